@@ -1,0 +1,62 @@
+"""Every error a grammar can raise, each saying where, what and why.
+
+They live on the ground floor so that every floor above can raise and catch them.
+"""
+
+from __future__ import annotations
+
+
+class GrammarError(ValueError):
+    """A pattern, schema or grammar that cannot be compiled.
+
+    Attributes:
+        reason: why, in one sentence.
+        pointer: JSON pointer to the offending place (``""`` is the root), or None outside JSON Schema.
+        keyword: the offending keyword or construct, or None.
+        hint: what the user can do about it, or None.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        pointer: str | None = None,
+        keyword: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.reason = reason
+        self.pointer = pointer
+        self.keyword = keyword
+        self.hint = hint
+        super().__init__(reason, pointer, keyword, hint)
+
+    def __str__(self) -> str:
+        place = "" if self.pointer is None else f"at {self.pointer or 'the root'}: "
+        keyword = "" if self.keyword is None else f"{self.keyword!r}: "
+        hint = "" if self.hint is None else f" ({self.hint})"
+        return f"{place}{keyword}{self.reason}{hint}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.reason, self.pointer, self.keyword, self.hint))
+
+
+def _rebuild(
+    kind: type[GrammarError], reason: str, pointer: str | None, keyword: str | None, hint: str | None
+) -> GrammarError:
+    return kind(reason, pointer=pointer, keyword=keyword, hint=hint)
+
+
+class Invalid(GrammarError):
+    """The text is not a pattern, a schema or a grammar at all."""
+
+
+class Unsupported(GrammarError):
+    """Well formed, but not enforceable exactly by this version; it is refused, never ignored."""
+
+
+class Unsatisfiable(GrammarError):
+    """The language is empty: no output could ever satisfy it."""
+
+
+class TooLarge(GrammarError):
+    """The automaton would exceed a budget of states, bytes or seconds."""

@@ -1,0 +1,161 @@
+"""Regular expressions over code units, with calls to named rules: what every front end writes.
+
+A code unit is an integer: a byte (0..255) in an expression that is ready for a machine, a Unicode code
+point (0..0x10FFFF) in one that describes the decoded value of a string. The algebra does not care.
+
+Build expressions with the lower-case functions: they simplify as they go, so that the empty language is
+always the single object `NOTHING` and the empty word the single object `EMPTY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Sorted, disjoint, non-adjacent inclusive ranges of code units."""
+
+
+class Expr:
+    """One regular expression. Compared by identity: share sub-expressions instead of rebuilding them."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nothing(Expr):
+    """The empty language."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Empty(Expr):
+    """The language of the empty word alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal(Expr):
+    """One word, unit by unit."""
+
+    units: bytes | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Class(Expr):
+    """Any one unit of a set."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Concat(Expr):
+    """Parts one after the other."""
+
+    parts: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alternative(Expr):
+    """Any one of the parts."""
+
+    parts: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeat(Expr):
+    """The body, `low` to `high` times; `high` is None for no upper bound."""
+
+    body: Expr
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call(Expr):
+    """One word of another rule, read in a stack frame of its own. See `machine.py` for what that asks."""
+
+    rule: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph(Expr):
+    """A finite automaton whose edges carry expressions: `(source, expression, target)`."""
+
+    edges: tuple[tuple[int, Expr, int], ...]
+    start: int
+    finals: frozenset[int]
+
+
+NOTHING = Nothing()
+EMPTY = Empty()
+
+
+def literal(units: bytes | tuple[int, ...]) -> Expr:
+    """Exactly this word."""
+    return Literal(units) if units else EMPTY
+
+
+def one_of(ranges: Iterable[tuple[int, int]]) -> Expr:
+    """Any one unit in these inclusive ranges, which may overlap and come in any order."""
+    merged = merge(ranges)
+    return Class(merged) if merged else NOTHING
+
+
+def concat(*parts: Expr) -> Expr:
+    """The parts one after the other."""
+    flat: list[Expr] = []
+    for part in parts:
+        if part is NOTHING:
+            return NOTHING
+        if isinstance(part, Concat):
+            flat.extend(part.parts)
+        elif part is not EMPTY:
+            flat.append(part)
+    if not flat:
+        return EMPTY
+    return flat[0] if len(flat) == 1 else Concat(tuple(flat))
+
+
+def alternative(*parts: Expr) -> Expr:
+    """Any one of the parts."""
+    flat: dict[int, Expr] = {}
+    for part in parts:
+        for inner in part.parts if isinstance(part, Alternative) else (part,):
+            if inner is not NOTHING:
+                flat[id(inner)] = inner
+    if not flat:
+        return NOTHING
+    return next(iter(flat.values())) if len(flat) == 1 else Alternative(tuple(flat.values()))
+
+
+def repeat(body: Expr, low: int, high: int | None) -> Expr:
+    """The body, `low` to `high` times (`high=None`: no upper bound)."""
+    if low < 0 or (high is not None and high < low):
+        raise ValueError(f"a repeat needs 0 <= low <= high, got {low} and {high}")
+    if high == 0 or body is EMPTY:
+        return EMPTY
+    if body is NOTHING:
+        return EMPTY if low == 0 else NOTHING
+    return body if low == high == 1 else Repeat(body, low, high)
+
+
+def optional(body: Expr) -> Expr:
+    """The body, or nothing at all."""
+    return repeat(body, 0, 1)
+
+
+def star(body: Expr) -> Expr:
+    """The body, any number of times."""
+    return repeat(body, 0, None)
+
+
+def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Sort ranges and join those that overlap or touch."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(r for r in ranges if r[0] <= r[1]):
+        if merged and low <= merged[-1][1] + 1:
+            if high > merged[-1][1]:
+                merged[-1] = (merged[-1][0], high)
+        else:
+            merged.append((low, high))
+    return tuple(merged)
