@@ -159,3 +159,25 @@ def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
         else:
             merged.append((low, high))
     return tuple(merged)
+
+
+def rename_calls(expr: Expr, names: dict[str, str], done: dict[int, Expr] | None = None) -> Expr:
+    """The same expression with its calls renamed; sub-expressions shared before stay shared."""
+    done = {} if done is None else done
+    known = done.get(id(expr))
+    if known is not None:
+        return known
+    result = expr
+    if isinstance(expr, Call):
+        result = Call(names.get(expr.rule, expr.rule))
+    elif isinstance(expr, Concat):
+        result = Concat(tuple(rename_calls(part, names, done) for part in expr.parts))
+    elif isinstance(expr, Alternative):
+        result = Alternative(tuple(rename_calls(part, names, done) for part in expr.parts))
+    elif isinstance(expr, Repeat):
+        result = Repeat(rename_calls(expr.body, names, done), expr.low, expr.high)
+    elif isinstance(expr, Graph):
+        edges = tuple((s, rename_calls(edge, names, done), t) for s, edge, t in expr.edges)
+        result = Graph(edges, expr.start, expr.finals)
+    done[id(expr)] = result
+    return result

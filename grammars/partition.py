@@ -1,0 +1,132 @@
+"""Equivalence classes: of code units by the sets that mention them, and of states by what follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sortition.grammars.expr import Ranges
+
+
+class UnitClasses:
+    """The coarsest partition of ``range(size)`` in which every given set is a union of classes.
+
+    Attributes:
+        boundaries: int32 [intervals], the first unit of each interval, ascending from 0.
+        unit_class: int32 [intervals], the class of each interval.
+        count: the number of classes.
+        of: classes of each set, ``ranges -> tuple of classes``.
+    """
+
+    def __init__(self, sets: Iterable[Ranges], size: int) -> None:
+        distinct = list(dict.fromkeys(sets))
+        cuts = {0}
+        for ranges in distinct:
+            for low, high in ranges:
+                cuts.add(low)
+                if high + 1 < size:
+                    cuts.add(high + 1)
+        ordered = sorted(cuts)
+        position = {cut: index for index, cut in enumerate(ordered)}
+        position[size] = len(ordered)
+        members: list[list[int]] = [[] for _ in ordered]
+        for number, ranges in enumerate(distinct):
+            for low, high in ranges:
+                for interval in range(position[low], position[high + 1]):
+                    members[interval].append(number)
+        class_of: dict[tuple[int, ...], int] = {}
+        unit_class = [class_of.setdefault(tuple(member), len(class_of)) for member in members]
+        self.boundaries: NDArray[np.int32] = np.array(ordered, dtype=np.int32)
+        self.unit_class: NDArray[np.int32] = np.array(unit_class, dtype=np.int32)
+        self.count = len(class_of)
+        classes: list[list[int]] = [[] for _ in distinct]
+        for member, number in class_of.items():
+            for index in member:
+                classes[index].append(number)
+        self.of: dict[Ranges, tuple[int, ...]] = {
+            ranges: tuple(classes[index]) for index, ranges in enumerate(distinct)
+        }
+
+
+def coarsest_partition(
+    labels: NDArray[np.int64], successors: list[NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """Refine `labels` until items of equal label have equally labelled successors.
+
+    The smaller half of every split gets the new label and only its predecessors are looked at again
+    (Hopcroft, 1971), so a chain of n states costs n steps, not n rounds over all states.
+
+    Args:
+        labels: int64 [items], the first partition.
+        successors: one int64 [items of this kind, width] array per kind of item, in the order of
+            `labels`; entries are items, -1 stands for none.
+
+    Returns:
+        int64 [items], the final labels, numbered from 0 in order of first appearance.
+    """
+    _, labels = np.unique(labels, return_inverse=True)
+    labels = labels.astype(np.int64)
+    offsets = np.cumsum([0] + [len(rows) for rows in successors])
+    sources = [
+        np.repeat(np.arange(offset, offset + len(rows)), rows.shape[1])
+        for offset, rows in zip(offsets, successors, strict=False)
+    ]
+    source = np.concatenate(sources) if sources else np.zeros(0, np.int64)
+    target = np.concatenate([rows.ravel() for rows in successors]) if successors else source
+    real = target >= 0
+    pairs = np.unique(target[real] * len(labels) + source[real])
+    target, source = pairs // len(labels), pairs % len(labels)
+    first = np.searchsorted(target, np.arange(len(labels) + 1))
+    next_label = int(labels.max()) + 1 if len(labels) else 0
+    # One more label for "no successor", reached through index -1.
+    padded = np.append(labels, -1)
+    block_size = np.bincount(labels).tolist()
+    affected = np.arange(len(labels))
+    while len(affected):
+        groups: dict[tuple[int, bytes], list[int]] = {}
+        for offset, rows in zip(offsets, successors, strict=False):
+            inside = affected[(affected >= offset) & (affected < offset + len(rows))]
+            signatures = padded[rows[inside - offset]]
+            for item, signature in zip(inside.tolist(), signatures, strict=True):
+                groups.setdefault((int(padded[item]), signature.tobytes()), []).append(item)
+        by_label: dict[int, list[list[int]]] = {}
+        for (label, _), items in groups.items():
+            by_label.setdefault(label, []).append(items)
+        changed: list[int] = []
+        for label, parts in by_label.items():
+            untouched = block_size[label] - sum(len(part) for part in parts)
+            if untouched == 0 and len(parts) == 1:
+                continue
+            largest = max(parts, key=len)
+            for part in parts:
+                # The largest piece keeps the old label, be it among the affected or the untouched.
+                if part is largest and len(part) > untouched:
+                    continue
+                padded[part] = next_label
+                block_size.append(len(part))
+                block_size[label] -= len(part)
+                next_label += 1
+                changed.extend(part)
+            if untouched and len(largest) > untouched:
+                # Then the untouched ones are the smaller piece, and must be told apart by a new label.
+                members = np.flatnonzero(padded[:-1] == label)
+                rest = np.setdiff1d(members, np.array(largest))
+                padded[rest] = next_label
+                block_size.append(len(rest))
+                block_size[label] -= len(rest)
+                next_label += 1
+                changed.extend(rest.tolist())
+        changed_items = np.array(changed, dtype=np.int64)
+        affected = np.unique(
+            np.concatenate([source[first[item] : first[item + 1]] for item in changed_items])
+            if len(changed_items)
+            else changed_items
+        )
+    final = padded[:-1]
+    _, first_seen, inverse = np.unique(final, return_index=True, return_inverse=True)
+    rank = np.empty(len(first_seen), dtype=np.int64)
+    rank[np.argsort(first_seen)] = np.arange(len(first_seen))
+    renumbered: NDArray[np.int64] = rank[inverse]
+    return renumbered

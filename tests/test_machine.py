@@ -1,0 +1,195 @@
+"""The machine against a recogniser that tries everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sortition.grammars.errors import TooLarge, Unsatisfiable, Unsupported
+from sortition.grammars.expr import (
+    NOTHING,
+    Alternative,
+    Call,
+    Class,
+    Concat,
+    Expr,
+    Literal,
+    Repeat,
+    alternative,
+    concat,
+    literal,
+    one_of,
+    optional,
+    repeat,
+    star,
+)
+from sortition.grammars.machine import Machine
+from sortition.grammars.oracle import Walk
+
+
+def _ends(rules: Mapping[str, Expr], expr: Expr, text: bytes, at: int) -> set[int]:
+    """All positions at which a word of the expression that begins at `at` may end."""
+    if isinstance(expr, Literal):
+        return {at + len(expr.units)} if text.startswith(bytes(expr.units), at) else set()
+    if isinstance(expr, Class):
+        return {at + 1} if at < len(text) and any(a <= text[at] <= b for a, b in expr.ranges) else set()
+    if isinstance(expr, Call):
+        return _ends(rules, rules[expr.rule], text, at)
+    if isinstance(expr, Alternative):
+        return set().union(*(_ends(rules, part, text, at) for part in expr.parts))
+    if isinstance(expr, Concat):
+        places = {at}
+        for part in expr.parts:
+            places = set().union(*(_ends(rules, part, text, place) for place in places))
+        return places
+    if isinstance(expr, Repeat):
+        reached = {at} if expr.low == 0 else set()
+        places, count = {at}, 0
+        while places and (expr.high is None or count < expr.high):
+            places = set().union(*(_ends(rules, expr.body, text, place) for place in places))
+            count += 1
+            if count >= expr.low:
+                if places <= reached:
+                    break
+                reached |= places
+        return reached
+    return set() if expr is NOTHING else {at}
+
+
+def _recognises(rules: Mapping[str, Expr], root: Expr, text: bytes) -> bool:
+    return len(text) in _ends(rules, root, text, 0)
+
+
+def _accepts(machine: Machine, text: bytes) -> bool:
+    walk = Walk(machine)
+    return all(walk.advance(byte) for byte in text) and walk.can_end
+
+
+DIGITS = one_of([(48, 50)])
+NUMBER = concat(DIGITS, star(DIGITS))
+
+
+@st.composite
+def grammars(draw: st.DrawFn) -> tuple[dict[str, Expr], Expr]:
+    """Rules in the shape of JSON: brackets and quotes show where each nested word begins and ends."""
+    names = ["list", "pair", "word", "number", "other"]
+    calls = st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True).map(
+        lambda chosen: alternative(*(Call(name) for name in chosen))
+    )
+
+    def items(open_byte: bytes, close_byte: bytes) -> Expr:
+        first, second = draw(calls), draw(calls)
+        body = draw(
+            st.sampled_from(
+                [
+                    optional(concat(first, star(concat(literal(b","), second)))),
+                    concat(first, repeat(concat(literal(b","), second), draw(st.integers(0, 1)), 2)),
+                    alternative(concat(first, literal(b"!")), concat(second, literal(b"?"))),
+                    optional(concat(first, literal(b","), second)),
+                ]
+            )
+        )
+        return concat(literal(open_byte), body, literal(close_byte))
+
+    rules = {
+        "list": items(b"[", b"]"),
+        "other": items(b"[", b"]"),
+        "pair": items(b"{", b"}"),
+        "word": concat(literal(b'"'), draw(st.sampled_from([star(DIGITS), literal(b"01")])), literal(b'"')),
+        "number": draw(st.sampled_from([NUMBER, literal(b"1"), alternative(literal(b"12"), literal(b"1"))])),
+    }
+    return rules, draw(calls)
+
+
+@st.composite
+def texts(draw: st.DrawFn, depth: int = 3) -> bytes:
+    """Bracketed texts, most of them well formed."""
+    if depth == 0 or draw(st.booleans()):
+        return draw(st.sampled_from([b"1", b"12", b"0", b'"01"', b'""', b'"2"']))
+    opening, closing = draw(st.sampled_from([(b"[", b"]"), (b"{", b"}"), (b"[", b"}")]))
+    parts = draw(st.lists(texts(depth - 1), max_size=3))
+    tail = draw(st.sampled_from([b"", b"", b"!", b"?"]))
+    return opening + b",".join(parts) + tail + closing
+
+
+@settings(max_examples=300)
+@given(grammars(), st.lists(texts(), min_size=1, max_size=12))
+def test_machine_equals_the_recogniser(grammar: tuple[dict[str, Expr], Expr], words: list[bytes]) -> None:
+    rules, root = grammar
+    try:
+        machine = Machine.of(rules, root)
+    except Unsatisfiable:
+        assert not any(_recognises(rules, root, word) for word in words)
+        return
+    for word in words:
+        assert _accepts(machine, word) == _recognises(rules, root, word), word
+
+
+@settings(max_examples=100)
+@given(grammars(), texts())
+def test_every_prefix_that_lives_can_be_completed(grammar: tuple[dict[str, Expr], Expr], word: bytes) -> None:
+    """No dead ends: from every prefix that the machine accepts, greedy shortest completion ends the text."""
+    rules, root = grammar
+    try:
+        machine = Machine.of(rules, root)
+    except Unsatisfiable:
+        return
+    walk = Walk(machine)
+    for byte in word:
+        if not walk.advance(byte):
+            break
+    waiting = [walk]
+    for _ in range(40):
+        if any(candidate.can_end for candidate in waiting):
+            return
+        longer = []
+        for candidate in waiting:
+            for byte in b'"01]},!?{[':
+                following = candidate.copy()
+                if following.advance(byte):
+                    longer.append(following)
+        waiting = sorted(longer, key=lambda w: len(w.stack))[:200]
+    raise AssertionError("a prefix was accepted that nothing completes")
+
+
+def test_plain_text_beside_a_nested_part_goes_along() -> None:
+    """A union of a nesting and a plain language follows both until one fails."""
+    rules = {"null": literal(b"null"), "list": concat(literal(b"["), optional(Call("null")), literal(b"]"))}
+    root = alternative(Call("null"), Call("list"), literal(b"nullable"), literal(b"[?]"), literal(b"[null}"))
+    machine = Machine.of(rules, root)
+    for word in [b"null", b"nullable", b"[]", b"[null]", b"[?]", b"[null}"]:
+        assert _accepts(machine, word), word
+    for word in [b"nul", b"nulla", b"[nullable]", b"[null", b"[?", b"[null]]"]:
+        assert not _accepts(machine, word), word
+
+
+def test_a_number_before_more_digits_is_refused() -> None:
+    with pytest.raises(Unsupported):
+        Machine.of({"number": NUMBER}, concat(Call("number"), DIGITS))
+
+
+def test_an_empty_language_is_refused() -> None:
+    with pytest.raises(Unsatisfiable):
+        Machine.of({"list": concat(literal(b"["), Call("list"), literal(b"]"))}, Call("list"))
+
+
+def test_too_many_states_are_refused() -> None:
+    ab = one_of([(97, 98)])
+    with pytest.raises(TooLarge):
+        Machine.of({}, concat(star(ab), literal(b"a"), repeat(ab, 30, 30)))
+
+
+def test_stack_depth() -> None:
+    word = literal(b'"')
+    flat = Machine.of({"word": concat(word, word)}, Call("word"))
+    assert flat.depth == 1
+    nested = {"word": concat(word, word), "list": concat(literal(b"["), Call("word"), literal(b"]"))}
+    assert Machine.of(nested, Call("list")).depth == 2
+    recursive = {"list": concat(literal(b"["), optional(Call("list")), literal(b"]"))}
+    machine = Machine.of(recursive, Call("list"))
+    assert machine.depth is None and machine.need.max() == 0
+    forced = {"list": alternative(literal(b"[]"), concat(literal(b"("), Call("list"), literal(b")")))}
+    machine = Machine.of({"list": forced["list"]}, concat(literal(b"<"), Call("list"), literal(b">")))
+    assert machine.depth is None and machine.need.tolist().count(1) >= 1
