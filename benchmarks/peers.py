@@ -1,0 +1,153 @@
+"""The engines that `masks.py` compares, each behind the same four calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+
+from sortition.grammars.json_schema import json_schema
+from sortition.grammars.matcher import Matcher
+from sortition.grammars.vocabulary import Vocabulary
+
+
+class Session(Protocol):
+    """One text under one compiled schema."""
+
+    def mask(self) -> object:
+        """Fill the token mask of the next step."""
+
+    def advance(self, token: int) -> bool:
+        """Commit a token; False if it is refused."""
+
+    def can_end(self) -> bool:
+        """Whether the text may end here."""
+
+
+class Engine(Protocol):
+    """An engine with one vocabulary; `compile` raises where it refuses a schema."""
+
+    name: str
+
+    def compile(self, schema: object) -> Any:
+        """A compiled schema."""
+
+    def session(self, compiled: Any) -> Session:
+        """A new text under it."""
+
+
+class Sortition:
+    """This package."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.name = f"sortition {version('sortition') if _installed('sortition') else 'checkout'}"
+        self._vocabulary = vocabulary
+
+    def compile(self, schema: object) -> Any:
+        return json_schema(schema).compile(self._vocabulary)
+
+    def session(self, compiled: Any) -> Session:
+        return _OurSession(Matcher(compiled))
+
+
+class _OurSession:
+    def __init__(self, matcher: Matcher) -> None:
+        self.mask = matcher.allowed
+        self.advance = matcher.advance
+        self._matcher = matcher
+
+    def can_end(self) -> bool:
+        return self._matcher.can_end
+
+
+class LLGuidance:
+    """llguidance, with its own default slices."""
+
+    def __init__(self, encoding: Any, end_token: int) -> None:
+        import llguidance
+        import llguidance.tiktoken
+
+        self.name = f"llguidance {version('llguidance')}"
+        self._module = llguidance
+        self._tokenizer = llguidance.tiktoken.lltokenizer_from_encoding(encoding, eos_token=end_token)
+        self._mask = np.zeros((self._tokenizer.vocab_size + 31) // 32, dtype=np.int32)
+
+    def compile(self, schema: object) -> Any:
+        matcher_class = self._module.LLMatcher
+        grammar = matcher_class.grammar_from_json_schema(schema)
+        matcher = matcher_class(self._tokenizer, grammar)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    def session(self, compiled: Any) -> Session:
+        return _LLGuidanceSession(compiled.deep_copy(), self._mask)
+
+
+class _LLGuidanceSession:
+    def __init__(self, matcher: Any, mask: np.ndarray) -> None:
+        self._matcher, self._mask = matcher, mask
+
+    def mask(self) -> object:
+        return self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+
+    def advance(self, token: int) -> bool:
+        return bool(self._matcher.try_consume_tokens([token]) == 1)
+
+    def can_end(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+
+class XGrammar:
+    """xgrammar on one thread with its cache off, so that every schema is compiled anew."""
+
+    def __init__(self, tokens: Sequence[bytes], end_token: int) -> None:
+        import xgrammar
+
+        self.name = f"xgrammar {version('xgrammar')}"
+        self._module = xgrammar
+        self._end_token = end_token
+        info = xgrammar.TokenizerInfo(
+            list(tokens), xgrammar.VocabType.RAW, vocab_size=len(tokens), stop_token_ids=[end_token]
+        )
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        self._mask = xgrammar.allocate_token_bitmask(1, len(tokens))
+
+    def compile(self, schema: object) -> Any:
+        return self._compiler.compile_json_schema(json.dumps(schema), strict_mode=False)
+
+    def session(self, compiled: Any) -> Session:
+        return _XGrammarSession(self._module.GrammarMatcher(compiled), self._mask, self._end_token)
+
+
+class _XGrammarSession:
+    def __init__(self, matcher: Any, mask: Any, end_token: int) -> None:
+        self._matcher, self._mask, self._end_token = matcher, mask, end_token
+
+    def mask(self) -> object:
+        return self._matcher.fill_next_token_bitmask(self._mask)
+
+    def advance(self, token: int) -> bool:
+        return bool(self._matcher.accept_token(token))
+
+    def can_end(self) -> bool:
+        return bool(self._matcher.accept_token(self._end_token))
+
+
+def installed_engines(vocabulary: Vocabulary, encoding: Any) -> list[Engine]:
+    """Ours first, then every peer that can be imported."""
+    end_token = vocabulary.end_tokens[0]
+    engines: list[Engine] = [Sortition(vocabulary)]
+    if _installed("llguidance"):
+        engines.append(LLGuidance(encoding, end_token))
+    if _installed("xgrammar"):
+        engines.append(XGrammar(vocabulary.tokens, end_token))
+    return engines
+
+
+def _installed(module: str) -> bool:
+    return find_spec(module) is not None
