@@ -1,0 +1,427 @@
+"""What each token does in every state of a machine, found in one walk of the vocabulary's trie.
+
+A token matters only through the map it induces: from the state in which it begins to what has become of the
+machine after its last byte, which is either
+
+- *stays*: a state, and the call sites pushed above the frame in which the token began, or
+- *left*: that frame ended with some ending, and the rest of the token is a map of its own, to be applied to
+  the state of the caller. Only the states to which this ending can return matter to that map, so it speaks
+  of no others: otherwise the rest of a token would tell tokens apart that do the same.
+
+Maps are built byte by byte. Equal maps are one map (compared exactly), and each (map, byte class) is
+composed once, so 128k tokens cost a few thousand compositions and fall into a few hundred maps. The walk is
+level by level: all compositions of one depth of the trie are a handful of numpy calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sortition.grammars.errors import TooLarge
+
+if TYPE_CHECKING:
+    from sortition.grammars.machine import Machine
+    from sortition.grammars.trie import Trie
+
+IDENTITY: Final = 0
+"""The map of the empty word."""
+
+SELF: Final = -1
+"""Remainder of a word that begins by ending a frame. That frame was over before the word, so the caller
+reads all of it, and the map refers to itself."""
+
+NO_PUSH: Final = 0
+"""The empty string of call sites."""
+
+DEAD: Final = -1
+"""The map that is defined nowhere."""
+
+UNKNOWN: Final = -2
+"""A composition not made yet."""
+
+NOWHERE: Final = -2
+"""Target of an element whose state does not survive."""
+
+SPECIAL: Final = -3
+"""Moves that are not just moves: they call, end a frame, or would be made by the caller."""
+
+ELEMENT_BUDGET: Final = 1 << 25
+"""Elements of all maps together: 400 MiB."""
+
+_CHUNK: Final = 1 << 20
+"""Elements composed at once: some 50 MiB of temporaries."""
+
+Ints = NDArray[np.int32]
+Wide = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Composition:
+    """The maps of all tokens of a vocabulary.
+
+    Attributes:
+        map_of_token: int32 [vocabulary], `DEAD` for a token that is accepted nowhere.
+        start: int64 [maps + 1], where each map's elements begin.
+        elements: int32 [3, elements]: source state (ascending within a map), target, effect. Effect >= 0 is
+            the number of the pushed string, and target the state; effect < 0 is ``~ending`` of the frame
+            that was left, and target the map of the remainder, or `SELF`.
+        identities: maps below this number change nothing; the first is defined everywhere, the others where
+            some ending returns to.
+        push_parent, push_site: int32 [strings]; a string of call sites is its parent with one more site on
+            top. String 0 is empty.
+    """
+
+    map_of_token: Ints
+    start: Wide
+    elements: Ints
+    identities: int
+    push_parent: Ints
+    push_site: Ints
+
+
+def compose(machine: Machine, trie: Trie, kind: type[Composer] | None = None) -> Composition:
+    """The map of every token, found by a kind of composer.
+
+    Raises:
+        TooLarge: the maps have more than `ELEMENT_BUDGET` elements.
+    """
+    composer = (kind or Composer)(machine)
+    # One more place than nodes: parent -1, the root, finds the identity there.
+    map_of_node = np.full(len(trie.parent) + 1, DEAD, np.int32)
+    map_of_node[-1] = IDENTITY
+    unit = composer.byte_class[trie.byte]
+    for level in trie.levels():
+        if not composer.descend(map_of_node, trie.parent[level], unit[level], level.start):
+            break
+    # Tokens without bytes have node -1 too, and are accepted nowhere.
+    map_of_node[-1] = DEAD
+    return composer.composition(map_of_node[trie.node_of_token])
+
+
+class Composer:
+    """Numbers maps and composes them; map 0 is the identity."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.byte_class = machine.byte_class.astype(np.int64)
+        self._states, self._columns = machine.move.shape
+        self._move = machine.move.reshape(-1)
+        self._call = machine.call.reshape(-1)
+        self._ending = machine.ending
+        self._returns = np.where(machine.returns >= 0, machine.returns, np.int32(NOWHERE))
+        self._leaf = machine.leaves
+        to_leaf = (machine.move >= 0) & self._leaf[machine.move]
+        lapses = (machine.move < 0) & (machine.ending[:, None] >= 0)
+        unmoved = np.where(machine.move >= 0, machine.move, NOWHERE)
+        plain = np.where((machine.call >= 0) | to_leaf | lapses, SPECIAL, unmoved)
+        self._plain = plain.astype(np.int32).reshape(-1)
+        self._return_start, self._return_state = self._returned()
+
+        self._pushed: dict[tuple[int, int], int] = {}
+        self._push_parent = np.zeros(1, np.int32)
+        self._push_site = np.full(1, -1, np.int32)
+        self._number: dict[bytes, int] = {}
+        self._count = 0
+        self._start = np.zeros(1024, np.int64)
+        self._elements = np.empty((3, 4096), np.int32)
+        self._memo = np.full(1023 * self._columns, UNKNOWN, np.int32)
+        self._domain_row: dict[int, int] = {}
+        self._domains = np.empty((0, self._states), np.bool_)
+
+        self._identity_of_ending = np.full(len(machine.returns), DEAD, np.int32)
+        self._add_identities()
+        self._identities = len(self)
+
+    def __len__(self) -> int:
+        """The number of maps so far."""
+        return self._count
+
+    def _returned(self) -> tuple[Wide, Wide]:
+        """All states that matter to the caller's part of a token, one ending after the other.
+
+        These are the states to which the ending can return; and, as their frames may be over too, those to
+        which the endings of those can, and so on.
+        """
+        endings = len(self._returns)
+        ending, site = np.nonzero(self._returns >= 0)
+        direct = np.unique(ending * self._states + self._returns[ending, site])
+        first = np.searchsorted(direct, np.arange(endings + 1) * self._states)
+        pairs = direct
+        while True:
+            ending, state = np.divmod(pairs, self._states)
+            over = self._ending[state] >= 0
+            again = self._ending[state[over]]
+            owner, at = spread(first[again], first[again + 1] - first[again])
+            more = np.union1d(pairs, ending[over][owner] * self._states + direct[at] % self._states)
+            if len(more) == len(pairs):
+                break
+            pairs = more
+        return np.searchsorted(pairs, np.arange(endings + 1) * self._states), pairs % self._states
+
+    def _add_identities(self) -> None:
+        """The identity, and for each ending the identity of the states that matter to it."""
+        returned = np.zeros(self._states, np.bool_)
+        returned[self._return_state] = True
+        source = np.flatnonzero(~self._leaf | returned)
+        leaf = self._leaf[source]
+        # In a leaf the frame is over: whoever returned there leaves it at once.
+        target = np.where(leaf, SELF, source).astype(np.int32)
+        effect = np.where(leaf, ~self._ending[source], NO_PUSH).astype(np.int32)
+        self._reserve(1, len(source))
+        self._elements[0, : len(source)] = source
+        self._numbered(np.arange(len(source)), target, effect, np.array([len(source)]))
+        sizes = np.diff(self._return_start)
+        ever = np.flatnonzero(sizes)
+        if ever.size:
+            at = np.searchsorted(source, self._return_state)
+            self._reserve(len(ever), len(at))
+            self._identity_of_ending[ever] = self._numbered(at, target[at], effect[at], sizes[ever])
+
+    def composition(self, map_of_token: Ints) -> Composition:
+        """All maps so far, as arrays."""
+        start = self._start[: len(self) + 1].copy()
+        return Composition(
+            map_of_token,
+            start,
+            self._elements[:, : start[-1]].copy(),
+            self._identities,
+            self._push_parent,
+            self._push_site,
+        )
+
+    def word(self, text: bytes) -> int:
+        """The number of the map of these bytes."""
+        number = IDENTITY
+        for byte in text:
+            if number != DEAD:
+                number = int(self.step(np.array([number]), self.byte_class[[byte]])[0])
+        return number
+
+    def descend(self, map_of_node: Ints, parent: Ints, unit: Wide, first: int) -> bool:
+        """Find the maps of one level of a trie, nodes `first` and following; whether any is live."""
+        before = map_of_node[parent]
+        live = np.flatnonzero(before >= 0)
+        map_of_node[first + live] = self.step(before[live], unit[live])
+        return bool(live.size)
+
+    def step(self, maps: NDArray[np.integer], units: Wide) -> Ints:
+        """The maps of words that go on by one byte of these classes, `DEAD` where no state survives."""
+        keys = maps.astype(np.int64) * self._columns + units
+        self._compose_missing(np.unique(keys[self._memo[keys] == UNKNOWN]))
+        stepped: Ints = self._memo[keys]
+        return stepped
+
+    def _compose_missing(self, keys: Wide) -> None:
+        """Enter compositions in the memo, as many at once as is good for the caches."""
+        sizes = np.cumsum(np.diff(self._start)[keys // self._columns])
+        bounds = np.flatnonzero(np.diff(sizes // _CHUNK)) + 1
+        for first, last in pairwise([0, *bounds.tolist(), len(keys)]):
+            if first < last:
+                part = keys[first:last]
+                # Composing may replace the memo by a larger one.
+                found = self._compose(*np.divmod(part, self._columns))
+                self._memo[part] = found
+
+    def _compose(self, maps: Wide, units: Wide) -> Ints:
+        """Compose each map with its byte class, all at once."""
+        begin = self._start[maps]
+        sizes = self._start[maps + 1] - begin
+        at, to, effect, special = self._moved(begin, sizes, units)
+        if special.size:
+            ends = np.cumsum(sizes)
+            pair = np.searchsorted(ends, special, side="right")
+            target = self._elements[1].take(at.take(special)).astype(np.int64)
+            began = maps[pair] < self._identities
+            to[special], effect[special] = self._read(began, target, effect[special], units[pair])
+            self._drop_unreturnable(special, pair, at, ends - sizes, sizes, to, effect)
+        self._reserve(len(maps), len(at))
+        return self._numbered(at, to, effect, sizes)
+
+    def _moved(self, begin: Wide, sizes: Wide, units: Wide) -> tuple[Wide, Ints, Ints, Wide]:
+        """The elements of slices after plain moves, each slice by one byte class.
+
+        Returns where each element lies, its target or `NOWHERE` and its effect; and, of those that do more
+        than move, the indices.
+        """
+        ends = np.cumsum(sizes)
+        at = np.repeat(begin - ends + sizes, sizes)
+        at += np.arange(len(at))
+        effect = self._elements[2].take(at)
+        cell = np.repeat(units, sizes)
+        cell += self._elements[1].take(at) * np.int64(self._columns)
+        # Clipped, because the targets of those that left their frame are maps, not states: they look up
+        # nonsense here, and are special anyway.
+        to = self._plain.take(cell, mode="clip")
+        return at, to, effect, np.flatnonzero((to == SPECIAL) | (effect < 0))
+
+    def _numbered(self, at: Wide, to: Ints, effect: Ints, sizes: Wide) -> Ints:
+        """Number maps, given one after the other, by what is left of them; `DEAD` for nothing."""
+        alive = to != NOWHERE
+        kept = np.flatnonzero(alive)
+        counts = np.add.reduceat(alive, np.cumsum(sizes) - sizes, dtype=np.int64)
+        elements = np.empty((len(kept), 3), np.int32)
+        elements[:, 0] = self._elements[0].take(at.take(kept))
+        elements[:, 1] = to.take(kept)
+        elements[:, 2] = effect.take(kept)
+        data = elements.tobytes()
+        numbers, new = [], []
+        begin = 0
+        for index, end in enumerate((np.cumsum(counts) * elements.itemsize * 3).tolist()):
+            number = DEAD
+            if end > begin:
+                number = self._number.setdefault(data[begin:end], self._count)
+                if number == self._count:
+                    new.append(index)
+                    self._count += 1
+            numbers.append(number)
+            begin = end
+        if new:
+            is_new = np.zeros(len(counts), np.bool_)
+            is_new[new] = True
+            stored = np.repeat(is_new, counts)
+            first = self._count - len(new)
+            ends = self._start[first] + np.cumsum(counts[new])
+            self._start[first + 1 : self._count + 1] = ends
+            self._elements[:, self._start[first] : ends[-1]] = [column[stored] for column in elements.T]
+        return np.array(numbers, np.int32)
+
+    def _reserve(self, maps: int, elements: int) -> None:
+        """Make room for so many more maps and elements."""
+        if self._count + maps >= len(self._start):
+            self._start = np.append(self._start, np.zeros(self._count + maps, np.int64))
+            spare = (len(self._start) - 1) * self._columns - len(self._memo)
+            self._memo = np.append(self._memo, np.full(spare, UNKNOWN, np.int32))
+        used = self._start[self._count]
+        if used > ELEMENT_BUDGET:
+            raise TooLarge(f"the tokens need a table of more than {ELEMENT_BUDGET:,} entries")
+        if used + elements > self._elements.shape[1]:
+            grown = np.empty((3, 2 * (used + elements)), np.int32)
+            grown[:, :used] = self._elements[:, :used]
+            self._elements = grown
+
+    def _read(self, began: Flags, target: Wide, effect: Ints, unit: Wide) -> tuple[Ints, Ints]:
+        """Target and effect of elements after one more byte, target `NOWHERE` where it cannot be read."""
+        remains = (effect < 0) & (target != SELF)
+        waiting = np.flatnonzero(effect >= 0)
+        while waiting.size:
+            cell = target[waiting] * self._columns + unit[waiting]
+            moved = self._move[cell] >= 0
+            going, cell, stuck = waiting[moved], cell[moved], waiting[~moved]
+            target[going] = self._move[cell]
+            site = self._call[cell]
+            calls = site >= 0
+            effect[going[calls]] = self._push(effect[going[calls]], site[calls])
+            ended = going[self._leaf[target[going]]]
+            while ended.size:
+                ended = self._pop(ended, target, effect)
+                ended = ended[self._leaf[target[ended]]]
+            # A frame lapses: its caller reads the byte.
+            lapses = self._ending[target[stuck]] >= 0
+            target[stuck[~lapses]] = NOWHERE
+            stuck = stuck[lapses]
+            outermost = stuck[effect[stuck] == NO_PUSH]
+            waiting = self._pop(stuck, target, effect)
+            remains[outermost] = True
+            target[outermost[began[outermost]]] = SELF
+        left = np.flatnonzero(remains & (target >= 0))
+        target[left] = self.step(target[left], unit[left])
+        target[left[target[left] == DEAD]] = NOWHERE
+        return target.astype(np.int32), effect
+
+    def _pop(self, at: Wide, target: Wide, effect: Ints) -> Wide:
+        """End the innermost frame of the elements `at`; those that go on in a caller's state are returned."""
+        inner = effect[at] != NO_PUSH
+        outermost, at = at[~inner], at[inner]
+        ending = self._ending[target[outermost]]
+        rest = self._identity_of_ending[ending]
+        target[outermost] = np.where(rest == DEAD, NOWHERE, rest)
+        effect[outermost] = ~ending
+        if at.size:
+            top = effect[at]
+            target[at] = self._returns[self._ending[target[at]], self._push_site[top]]
+            effect[at] = self._push_parent[top]
+            at = at[target[at] >= 0]
+        return at
+
+    def _push(self, strings: Wide, sites: Ints) -> Wide:
+        """The numbers of these strings with these sites on top."""
+        if not strings.size:
+            return strings
+        width = self._returns.shape[1]
+        keys, which = np.unique(strings * width + sites, return_inverse=True)
+        pairs = [divmod(key, width) for key in keys.tolist()]
+        before = len(self._pushed)
+        numbers = [self._pushed.setdefault(pair, len(self._pushed) + 1) for pair in pairs]
+        if len(self._pushed) > before:
+            new = list(self._pushed)[before:]
+            self._push_parent = np.append(self._push_parent, np.array([p for p, _ in new], np.int32))
+            self._push_site = np.append(self._push_site, np.array([s for _, s in new], np.int32))
+        return np.array(numbers, np.int64)[which]
+
+    def _drop_unreturnable(
+        self, special: Wide, pair: Wide, at: Wide, begin: Wide, sizes: Wide, to: Ints, effect: Ints
+    ) -> None:
+        """Kill elements that leave a frame for callers none of which can read the remainder."""
+        leaves = (effect[special] < 0) & (to[special] != NOWHERE)
+        left, owner = special[leaves], pair[leaves]
+        itself = to[left] == SELF
+        owner, left, itself = owner[itself], left[~itself], left[itself]
+        if left.size:
+            remainder, which = np.unique(to[left], return_inverse=True)
+            rows = self._rows_of_domains(remainder)[which]
+            to[left[~self._meets(self._domains, rows, ~effect[left])]] = NOWHERE
+        if itself.size:
+            # Maps that refer to themselves: their domains grow until nothing is added.
+            to[itself] = NOWHERE
+            owners, row = np.unique(owner, return_inverse=True)
+            within, place = spread(begin[owners], sizes[owners])
+            alive = to[place] != NOWHERE
+            domains = np.zeros((len(owners), self._states), np.bool_)
+            domains[within[alive], self._elements[0][at[place[alive]]]] = True
+            while itself.size:
+                returnable = self._meets(domains, row, ~effect[itself])
+                if not returnable.any():
+                    break
+                to[itself[returnable]] = SELF
+                domains[row[returnable], self._elements[0][at[itself[returnable]]]] = True
+                itself, row = itself[~returnable], row[~returnable]
+
+    def _meets(self, domains: Flags, rows: Wide, endings: Wide) -> Flags:
+        """Whether some state that the ending returns to lies in that row of `domains`."""
+        width = len(self._returns)
+        pairs, which = np.unique(rows * width + endings, return_inverse=True)
+        row, ending = np.divmod(pairs, width)
+        begin = self._return_start[ending]
+        owner, at = spread(begin, self._return_start[ending + 1] - begin)
+        hit = domains[row[owner], self._return_state[at]]
+        meets = np.bincount(owner[hit], minlength=len(pairs)) > 0
+        found: Flags = meets[which]
+        return found
+
+    def _rows_of_domains(self, numbers: Ints) -> Wide:
+        """The rows of `_domains` that hold the states in which these maps are defined."""
+        new = np.array([number for number in numbers.tolist() if number not in self._domain_row], np.int64)
+        if new.size:
+            used = len(self._domain_row)
+            if used + len(new) > len(self._domains):
+                grown = np.zeros((2 * (used + len(new)), self._states), np.bool_)
+                grown[:used] = self._domains[:used]
+                self._domains = grown
+            begin = self._start[new]
+            owner, at = spread(begin, self._start[new + 1] - begin)
+            self._domains[used + owner, self._elements[0][at]] = True
+            self._domain_row.update({number: used + row for row, number in enumerate(new.tolist())})
+        return np.array([self._domain_row[number] for number in numbers.tolist()], np.int64)
+
+
+def spread(begin: Wide, sizes: Wide) -> tuple[Wide, Wide]:
+    """For slices of a flat array: which slice each of their elements is of, and where it lies."""
+    ends = np.cumsum(sizes)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    at = np.arange(len(owner)) + (begin - ends + sizes)[owner]
+    return owner, at

@@ -1,0 +1,87 @@
+"""The values of `format` that are enforced, as regular expressions over ASCII.
+
+Sources: RFC 3339 (date and time; leap seconds, which no calendar can foretell, are left out, and so is
+the year 0000), RFC 4122 (uuid), RFC 5321 section 4.1.2 (email), RFC 4291 section 2.2 (IPv6 addresses).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from sortition.grammars.automaton import Automaton
+from sortition.grammars.regex import parse
+
+_YEAR: Final = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+_FOURTH: Final = "(?:0[48]|[2468][048]|[13579][26])"
+_LEAP_YEAR: Final = f"(?:[0-9]{{2}}{_FOURTH}|{_FOURTH}00)"
+_DAY_OF_MONTH: Final = (
+    "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_DATE: Final = f"(?:{_YEAR}-{_DAY_OF_MONTH}|{_LEAP_YEAR}-02-29)"
+_CLOCK: Final = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME: Final = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]+)?(?:[Zz]|[+-]{_CLOCK})"
+
+_BYTE: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4: Final = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
+_GROUP: Final = "[0-9A-Fa-f]{1,4}"
+_LAST_32_BITS: Final = f"(?:{_GROUP}:{_GROUP}|{_IPV4})"
+
+
+def _ipv6() -> str:
+    """Eight groups, the last two maybe as IPv4; `::` stands for the missing ones, at least one."""
+    forms = [f"(?:{_GROUP}:){{6}}{_LAST_32_BITS}"]
+    for after in range(8):
+        tail = "" if after == 0 else f"(?:{_GROUP}:){{{after - 1}}}{_GROUP}"
+        if after >= 2:
+            tail = f"(?:{_GROUP}:){{{after - 2}}}{_LAST_32_BITS}"
+        before = 7 - after
+        head = f"(?:{_GROUP}(?::{_GROUP}){{0,{before - 1}}})?" if before else ""
+        forms.append(f"{head}::{tail}")
+    return f"(?:{'|'.join(forms)})"
+
+
+_ATOM: Final = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_QUOTED: Final = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
+_LABEL: Final = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_MAIL_DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[(?:{_IPV4}|IPv6:{_ipv6()})\])"
+
+PATTERNS: Final = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}[Tt]{_TIME}",
+    "uuid": "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}",
+    "email": rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@{_MAIL_DOMAIN}",
+}
+"""Formats that are enforced, in the syntax of `re`."""
+
+NOT_ENFORCED: Final = frozenset(
+    [
+        "duration",
+        "idn-email",
+        "hostname",
+        "idn-hostname",
+        "ipv4",
+        "ipv6",
+        "uri",
+        "uri-reference",
+        "iri",
+        "iri-reference",
+        "uri-template",
+        "json-pointer",
+        "relative-json-pointer",
+        "regex",
+    ]
+)
+"""The other formats of the specification; those that it does not know are annotations."""
+
+EXACT_COMPLEMENT: Final = frozenset({"date", "uuid"})
+"""Formats on whose every string validators agree, so that "not this format" can be enforced, too."""
+
+
+@cache
+def format_automaton(name: str) -> Automaton:
+    """The strings of a format, as an automaton over code points."""
+    return Automaton.of(parse(PATTERNS[name], "python"))

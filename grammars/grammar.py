@@ -1,0 +1,118 @@
+"""Grammar: a language as a value, to combine with `|`, `+`, `&` and `~` and to compile for a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from sortition.grammars.automaton import BYTES, Automaton
+from sortition.grammars.characters import ANY_CHARACTER, utf8
+from sortition.grammars.errors import Unsatisfiable, Unsupported
+from sortition.grammars.expr import Expr, alternative, concat, rename_calls, star
+from sortition.grammars.machine import Machine
+from sortition.grammars.oracle import Walk
+from sortition.grammars.table import Table, build_table
+
+if TYPE_CHECKING:
+    from sortition.grammars.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """A language of byte strings: a root expression and the rules that it calls.
+
+    Attributes:
+        root: the language, as an expression over bytes.
+        rules: the expressions of the rules that are called, by name.
+        source: what the grammar was made from, shortened, for `repr`.
+        warnings: what the user should know, such as unknown keywords that were ignored.
+
+    """
+
+    root: Expr
+    rules: Mapping[str, Expr] = field(default_factory=dict)
+    source: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Grammar({self.source})"
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The deterministic machine, built at first use.
+
+        Raises:
+            Unsatisfiable: the language is empty.
+            Unsupported: the text does not show where a nested part begins or ends.
+            TooLarge: a budget was exceeded.
+        """
+        return Machine.of(self.rules, self.root)
+
+    def compile(self, vocabulary: Vocabulary) -> Table:
+        """The token table of this grammar for one vocabulary.
+
+        Raises:
+            GrammarError: as `machine`, and Unsatisfiable where the vocabulary cannot spell the language.
+        """
+        return build_table(self.machine, vocabulary)
+
+    def accepts(self, text: str | bytes) -> bool:
+        """Whether this whole text is in the language, decided byte by byte."""
+        walk = Walk(self.machine)
+        data = text.encode() if isinstance(text, str) else text
+        return all(walk.advance(byte) for byte in data) and walk.can_end
+
+    def __or__(self, other: Grammar) -> Grammar:
+        """The texts of either language."""
+        return self._join(other, "|", alternative)
+
+    def __add__(self, other: Grammar) -> Grammar:
+        """A text of this language followed by a text of the other."""
+        return self._join(other, "+", concat)
+
+    def __and__(self, other: Grammar) -> Grammar:
+        """The texts in both languages, which must not nest."""
+        both = self._automaton("&").intersect(other._automaton("&"))
+        return _from_automaton(both, f"{self.source} & {other.source}")
+
+    def __invert__(self) -> Grammar:
+        """Every other text of valid UTF-8; the language must not nest."""
+        return _from_automaton(_any_text().difference(self._automaton("~")), f"~({self.source})")
+
+    def _join(self, other: Grammar, sign: str, combine: Callable[..., Expr]) -> Grammar:
+        if not isinstance(other, Grammar):
+            raise TypeError(f"a grammar combines with another grammar, not with {type(other).__name__}")
+        names: dict[str, str] = {}
+        for name, expr in other.rules.items():
+            if self.rules.get(name, expr) is not expr:
+                names[name] = name
+                while names[name] in self.rules or names[name] in other.rules:
+                    names[name] += "'"
+        done: dict[int, Expr] = {}
+        theirs = {names.get(name, name): rename_calls(expr, names, done) for name, expr in other.rules.items()}
+        return Grammar(
+            combine(self.root, rename_calls(other.root, names, done)),
+            {**theirs, **self.rules},
+            f"{self.source} {sign} {other.source}",
+            self.warnings + other.warnings,
+        )
+
+    def _automaton(self, sign: str) -> Automaton:
+        if self.rules:
+            raise Unsupported(
+                f"{sign!r} works on grammars that do not nest, such as regexes",
+                hint="combine schemas with anyOf or allOf inside the schema",
+            )
+        return Automaton.of(self.root, BYTES)
+
+
+def _from_automaton(automaton: Automaton, source: str) -> Grammar:
+    if automaton.is_empty:
+        raise Unsatisfiable(f"no text satisfies {source}")
+    return Grammar(automaton.expr(), {}, source)
+
+
+def _any_text() -> Automaton:
+    return Automaton.of(star(utf8(ANY_CHARACTER)), BYTES)

@@ -1,0 +1,309 @@
+"""Sets of strings -> their JSON spellings, quotes included.
+
+What is free may be spelled in any way that JSON allows; what the schema spells out (keys, `enum`, `const`) is
+written as `json.dumps` writes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from sortition.grammars.automaton import Automaton
+from sortition.grammars.characters import ANY_CHARACTER, difference, intersection
+from sortition.grammars.errors import GrammarError, TooLarge, Unsupported
+from sortition.grammars.expr import (
+    EMPTY,
+    NOTHING,
+    Expr,
+    Graph,
+    alternative,
+    literal,
+    merge,
+    one_of,
+    repeat,
+    star,
+)
+from sortition.grammars.formats import EXACT_COMPLEMENT, NOT_ENFORCED, format_automaton
+from sortition.grammars.json_characters import PLAIN, SPECIAL, Characters, Spelling
+from sortition.grammars.regex import parse
+from sortition.grammars.schema_facts import Source, Strings
+
+CACHED_SETS: Final = 512
+"""String sets, patterns and key sets that are kept; one takes 20 KiB in the mean."""
+
+COUNT_BUDGET: Final = 20_000
+"""States for a pattern together with a length, at most one for each pair; that many take about 0.5 s."""
+
+WORDS_BUDGET: Final = 300_000
+"""Characters in one `enum` or one list of properties."""
+
+_Named: TypeAlias = tuple[tuple[str, bool], ...]
+
+
+def string(strings: Strings, called: bool) -> Spelling:
+    """The spellings of the strings of a set; `called` as in `Characters`, `refused` is not looked at.
+
+    Raises:
+        Invalid, Unsupported: a pattern that is none or uses what is not regular.
+        TooLarge: too many states.
+    """
+    patterns, formats = _checked(strings)
+    with _placed(strings):
+        return _string(replace(strings, patterns=(), formats=(), refused=()), patterns, formats, called)
+
+
+def exists(strings: Strings) -> bool:
+    """Whether there is such a string."""
+    if strings.values is not None:
+        return bool(_kept(strings, *_checked(strings)))
+    return not _has_conditions(strings) or not language(strings).is_empty
+
+
+def positions(strings: Strings) -> int:
+    """How many places in a string have to be told apart."""
+    if strings.values is not None:
+        return 0
+    if _has_conditions(strings):
+        return len(language(strings))
+    return strings.low if strings.high is None else strings.high
+
+
+def language(strings: Strings) -> Automaton:
+    """The decoded strings of a set, as an automaton over code points."""
+    patterns, formats = _checked(strings)
+    with _placed(strings):
+        automaton = _language(patterns, formats, strings.excluded, strings.low, strings.high)
+    return automaton if strings.values is None else automaton.intersect(_finite(strings.values))
+
+
+def matches(source: Source, text: str) -> bool:
+    """Whether a pattern is found in a text."""
+    return pattern(source).accepts(map(ord, text))
+
+
+def pattern(source: Source) -> Automaton:
+    """The strings in which a pattern is found; an error says where the pattern stands."""
+    try:
+        return _pattern(source.text)
+    except GrammarError as error:
+        raise source.schema.error(type(error), "pattern", error.reason, error.hint) from None
+
+
+@lru_cache(maxsize=CACHED_SETS)
+def word(text: str, called: bool) -> Spelling:
+    """One string, in canonical spelling."""
+    characters = Characters(True, called)
+    return characters.quoted(characters.text(text))
+
+
+def words(texts: Iterable[str], called: bool) -> Spelling:
+    """Any of these strings, in canonical spelling: a tree that shares what they begin with."""
+    texts = [text for text in texts if not _has_surrogates(text)]
+    if not texts:
+        return Spelling(NOTHING, {})
+    characters = Characters(True, called)
+    tree = _tree(texts)
+    end = len(tree)
+    edges: list[tuple[int, Expr, int]] = []
+    for node, (children, is_word) in enumerate(tree):
+        edges.extend((node, characters.text(character), child) for character, child in children.items())
+        if is_word:
+            edges.append((node, EMPTY, end))
+    return characters.quoted(Graph(tuple(edges), 0, frozenset({end})))
+
+
+@lru_cache(maxsize=CACHED_SETS)
+def other_words(texts: frozenset[str], called: bool) -> Spelling:
+    """Every string but these, in canonical spelling.
+
+    Where a text leaves the tree of the words it may go on freely: all such ways share the nodes `free` and
+    `special`, which stands before a character that is not written as itself.
+    """
+    characters = Characters(True, called)
+    tree = _tree(sorted(texts))
+    free, special = len(tree), len(tree) + 1
+    finals = {free}
+    edges: list[tuple[int, Expr, int]] = [
+        (free, one_of(PLAIN), free),
+        (free, EMPTY, special),
+        (special, characters.any_of(SPECIAL), free),
+    ]
+    for node, (children, is_word) in enumerate(tree):
+        if not is_word:
+            finals.add(node)
+        here = merge((ord(character), ord(character)) for character in children)
+        edges.extend((node, characters.text(character), child) for character, child in children.items())
+        edges.append((node, one_of(difference(PLAIN, here)), free))
+        if intersection(SPECIAL, here):
+            edges.append((node, characters.any_of(difference(SPECIAL, here)), free))
+        else:
+            edges.append((node, EMPTY, special))
+    return characters.quoted(Graph(tuple(edges), 0, frozenset(finals)))
+
+
+def of_language(automaton: Automaton, canonical: bool, called: bool) -> Spelling:
+    """The strings whose decoded value an automaton over code points accepts."""
+    if automaton.is_empty:
+        return Spelling(NOTHING, {})
+    characters = Characters(canonical, called)
+    return characters.quoted(automaton.expr(characters.any_of))
+
+
+def finite(texts: Iterable[str]) -> Automaton:
+    """The automaton of these strings."""
+    return _finite(tuple(texts))
+
+
+@lru_cache(maxsize=CACHED_SETS)
+def _string(strings: Strings, patterns: _Named, formats: _Named, called: bool) -> Spelling:
+    if strings.values is not None:
+        return words(_kept(strings, patterns, formats), called)
+    if patterns or formats or strings.excluded:
+        automaton = _language(patterns, formats, strings.excluded, strings.low, strings.high)
+        return of_language(automaton, False, called)
+    characters = Characters(False, called)
+    return characters.quoted(repeat(characters.any_of(ANY_CHARACTER), strings.low, strings.high))
+
+
+def _has_conditions(strings: Strings) -> bool:
+    return bool(strings.patterns or strings.formats or strings.excluded)
+
+
+def _kept(strings: Strings, patterns: _Named, formats: _Named) -> list[str]:
+    """The values of an enumerated set that fulfil everything else."""
+    return [
+        value
+        for value in strings.values or ()
+        if strings.low <= len(value)
+        and (strings.high is None or len(value) <= strings.high)
+        and value not in strings.excluded
+        and all(_pattern(text).accepts(map(ord, value)) == wanted for text, wanted in patterns)
+        and all(_format(text, wanted).accepts(map(ord, value)) for text, wanted in formats)
+    ]
+
+
+@lru_cache(maxsize=CACHED_SETS)
+def _language(
+    patterns: _Named, formats: _Named, excluded: frozenset[str], low: int, high: int | None
+) -> Automaton:
+    return _of_lengths(_conditions(patterns, formats, excluded), low, high)
+
+
+@lru_cache(maxsize=CACHED_SETS)
+def _conditions(patterns: _Named, formats: _Named, excluded: frozenset[str]) -> Automaton:
+    """The strings that fulfil all patterns and formats."""
+    automaton = any_string()
+    for text, wanted in patterns:
+        found = _pattern(text)
+        automaton = automaton.intersect(found) if wanted else automaton.difference(found)
+    for text, wanted in formats:
+        automaton = automaton.intersect(_format(text, wanted))
+    return automaton.difference(_finite(tuple(sorted(excluded)))) if excluded else automaton
+
+
+def _of_lengths(automaton: Automaton, low: int, high: int | None) -> Automaton:
+    """The strings of a language that have between `low` and `high` characters."""
+    shortest, longest = _lengths(automaton)
+    if shortest >= low and (high is None or (longest is not None and longest <= high)):
+        return automaton
+    if len(automaton) * max(low, high or 0) > COUNT_BUDGET:
+        raise TooLarge(f"the pattern and the length together need more than {COUNT_BUDGET:,} states")
+    return automaton.intersect(Automaton.of(repeat(one_of(ANY_CHARACTER), low, high)))
+
+
+def _lengths(automaton: Automaton) -> tuple[int, int | None]:
+    """The lengths of the shortest and the longest word, None if there is no longest."""
+    followers = [{target for target in row if target >= 0} for row in automaton.move.tolist()]
+    shortest = 0
+    level = {0}
+    while level and not any(automaton.accepting[state] for state in level):
+        level = set().union(*(followers[state] for state in level))
+        shortest += 1
+    # Every state leads on to an accepting one, so any cycle makes words without end.
+    entries = Counter(target for targets in followers for target in targets)
+    longest = dict.fromkeys(range(len(followers)), 0)
+    ordered = [] if entries[0] else [0]
+    for state in ordered:
+        for target in followers[state]:
+            longest[target] = max(longest[target], longest[state] + 1)
+            entries[target] -= 1
+            if not entries[target]:
+                ordered.append(target)
+    return shortest, max(longest.values()) if len(ordered) == len(followers) else None
+
+
+@lru_cache(maxsize=CACHED_SETS)
+def _pattern(text: str) -> Automaton:
+    return any_string().intersect(Automaton.of(parse(text, "ecma")))
+
+
+def _format(name: str, wanted: bool) -> Automaton:
+    if name in NOT_ENFORCED:
+        raise Unsupported(f"the format {name!r} is not enforced", hint='formats="annotate" ignores formats')
+    if wanted:
+        return format_automaton(name)
+    if name not in EXACT_COMPLEMENT:
+        raise Unsupported(f"the strings that are not of format {name!r} cannot be told exactly")
+    return any_string().difference(format_automaton(name))
+
+
+@lru_cache(maxsize=1)
+def any_string() -> Automaton:
+    return Automaton.of(star(one_of(ANY_CHARACTER)))
+
+
+@lru_cache(maxsize=CACHED_SETS)
+def _finite(texts: tuple[str, ...]) -> Automaton:
+    return Automaton.of(alternative(*(literal(tuple(map(ord, text))) for text in texts)))
+
+
+def _tree(texts: list[str]) -> list[tuple[dict[str, int], bool]]:
+    """The tree of all prefixes: for each node its children by character, and whether a text ends there."""
+    if sum(map(len, texts)) > WORDS_BUDGET:
+        raise TooLarge(f"the words of one set have more than {WORDS_BUDGET:,} characters")
+    children: list[dict[str, int]] = [{}]
+    ends = set()
+    for text in texts:
+        node = 0
+        for character in text:
+            if character not in children[node]:
+                children[node][character] = len(children)
+                children.append({})
+            node = children[node][character]
+        ends.add(node)
+    return [(below, node in ends) for node, below in enumerate(children)]
+
+
+def _has_surrogates(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _checked(strings: Strings) -> tuple[_Named, _Named]:
+    """The patterns and formats without their places, after a check in which errors still have a place."""
+    for source in strings.patterns:
+        pattern(source)
+    for source in strings.formats:
+        try:
+            _format(source.text, source.wanted)
+        except GrammarError as error:
+            raise source.schema.error(type(error), "format", error.reason, error.hint) from None
+    return (
+        tuple((source.text, source.wanted) for source in strings.patterns),
+        tuple((source.text, source.wanted) for source in strings.formats),
+    )
+
+
+@contextmanager
+def _placed(strings: Strings) -> Iterator[None]:
+    """What becomes too large is said to be so where the first pattern or format stands."""
+    try:
+        yield
+    except TooLarge as error:
+        for source in strings.patterns or strings.formats:
+            raise source.schema.error(TooLarge, "pattern", error.reason) from None
+        raise

@@ -1,0 +1,118 @@
+"""What may stand between the tokens of a JSON text, place by place.
+
+By default that is what `json.dumps` writes: compact, with one space after commas and colons, or indented by
+2 or 4 for each level. So a model may pretty-print but can never loop in whitespace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from sortition.grammars.automaton import CODE_POINTS, Automaton
+from sortition.grammars.characters import utf8_text
+from sortition.grammars.errors import GrammarError, Invalid
+from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, literal, one_of, optional, star
+from sortition.grammars.regex import parse
+
+DEEPEST_INDENT: Final = 16
+"""Levels down to which lines may be broken; at most 64 spaces."""
+
+INDENTS: Final = (2, 4)
+"""Spaces for each level, as `json.dumps(indent=...)` writes them."""
+
+ALL_DEPTHS: Final = (1 << (DEEPEST_INDENT + 1)) - 2
+"""Bit d stands for depth d: the number of containers around the members of a container."""
+
+_SPACE: Final = literal(b" ")
+_WHITESPACE: Final = one_of([(0x20, 0x20), (0x09, 0x0A), (0x0D, 0x0D)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whitespace:
+    """What may stand at each place between the tokens of one container."""
+
+    after_open: Expr
+    before_close: Expr
+    inside_empty: Expr
+    before_comma: Expr
+    after_comma: Expr
+    before_colon: Expr
+    after_colon: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which whitespace is allowed: "default", "compact", "any" or a regular expression for every place."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        self.everywhere()
+
+    @property
+    def around(self) -> Expr:
+        """What may stand before and after the whole text."""
+        return star(_WHITESPACE) if self.name == "any" else EMPTY
+
+    @property
+    def by_depth(self) -> bool:
+        """Whether whitespace depends on how deep a container is nested."""
+        return self.name == "default"
+
+    def everywhere(self) -> Expr | None:
+        """What may stand at every place; None where it depends on the place."""
+        return _everywhere(self.name)
+
+    def at(self, depths: int) -> Whitespace:
+        """The whitespace of a container whose members may be at these depths (bits)."""
+        return _at(self, depths)
+
+
+@cache
+def _at(policy: Policy, depths: int) -> Whitespace:
+    same = policy.everywhere()
+    if same is not None:
+        return Whitespace(same, same, same, same, same, same, same)
+    inner, outer = _lines(depths), _lines(depths >> 1)
+    return Whitespace(
+        after_open=optional(inner),
+        before_close=optional(outer),
+        inside_empty=EMPTY,
+        before_comma=EMPTY,
+        after_comma=optional(alternative(_SPACE, inner)),
+        before_colon=EMPTY,
+        after_colon=optional(_SPACE),
+    )
+
+
+@cache
+def _lines(depths: int) -> Expr:
+    """A line break and the indentation of any of the depths (bits)."""
+    spaces = {
+        depth * indent for depth in range(DEEPEST_INDENT + 1) if depths >> depth & 1 for indent in INDENTS
+    }
+    if not spaces:
+        return NOTHING
+    chain = tuple((count, _SPACE, count + 1) for count in range(1, max(spaces) + 1))
+    return Graph(((0, literal(b"\n"), 1), *chain), 0, frozenset(count + 1 for count in spaces))
+
+
+@cache
+def _everywhere(name: str) -> Expr | None:
+    if name == "default":
+        return None
+    if name == "compact":
+        return EMPTY
+    if name == "any":
+        return star(_WHITESPACE)
+    try:
+        automaton = Automaton.of(parse(name, "python"), CODE_POINTS)
+    except GrammarError as error:
+        raise type(error)(error.reason, keyword="whitespace", hint=error.hint) from None
+    if not automaton.difference(Automaton.of(star(_WHITESPACE), CODE_POINTS)).is_empty:
+        raise Invalid(f"{name!r} matches more than whitespace", keyword="whitespace")
+    if automaton.is_empty:
+        raise Invalid(f"{name!r} matches nothing", keyword="whitespace")
+    return utf8_text(automaton)

@@ -1,0 +1,338 @@
+"""Matcher: one sequence on the host, by table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index
+from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sortition.grammars.table import Table
+
+CACHED_MASKS: Final = 2048
+"""Masks kept per table; 16 KiB each for 128k tokens, so 32 MiB."""
+
+CACHED_PLACES: Final = 1 << 17
+"""Places (state, room, top of the stack) whose mask is known, per table; some 20 MiB."""
+
+FORCED_LIMIT: Final = 256
+"""Longest run that `Matcher.forced` follows: a grammar may force the same token for ever."""
+
+GATHER_ABOVE: Final = 16
+"""A mask of more than one in so many tokens is gathered token by token; a smaller one is scattered."""
+
+_BOTTOM: Final = -1
+"""Stands below the last call site."""
+
+Mask: TypeAlias = NDArray[np.uint32]
+
+Stack: TypeAlias = "tuple[int, Stack, int] | None"
+"""The top call site, the stack below it, and the number of sites: shared by all who grew from it."""
+
+
+class _Place(NamedTuple):
+    """Where a text is: cheap to keep, so that going back is taking up an old one."""
+
+    state: int
+    stack: Stack
+    ended: bool
+
+
+class Matcher:
+    """One text as it grows token by token: which tokens may come next, and whether it may end.
+
+    End tokens are eligible exactly where the text may end, whatever else they stand for; after one, only end
+    tokens are.
+
+    Args:
+        table: what `Grammar.compile` made.
+        end_tokens: ids that end the text, instead of the vocabulary's.
+
+    Raises:
+        ValueError: an end token is out of range.
+    """
+
+    def __init__(self, table: Table, end_tokens: Iterable[int] | None = None) -> None:
+        self.table = table
+        ends = table.end_tokens.tolist() if end_tokens is None else [index(end) for end in end_tokens]
+        for end in ends:
+            if not 0 <= end < table.vocabulary_size:
+                raise ValueError(f"end token {end} is not one of the {table.vocabulary_size} tokens")
+        self.end_tokens: tuple[int, ...] = tuple(sorted(set(ends)))
+        self._ends = frozenset(ends)
+        self._end_mask = _packed(np.array(self.end_tokens, np.int64), table.vocabulary_size)
+        # End tokens that also stand for text are set in the masks of texts.
+        self._ends_are_text = bool((table.token_class[list(self.end_tokens)] != 0).any())
+        self._reader = _reader(table)
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the empty text."""
+        self._place = _Place(self.table.start, None, False)
+        self._history: list[_Place] = []
+
+    @property
+    def can_end(self) -> bool:
+        """Whether the text may end here."""
+        place = self._place
+        return place.ended or self._reader.can_end(place.state, place.stack)
+
+    @property
+    def finished(self) -> bool:
+        """Whether an end token has been read."""
+        return self._place.ended
+
+    def allowed(self) -> Mask:
+        """Eligible: uint32 [ceil(vocabulary / 32)], read-only; token t is bit t & 31 of word t >> 5."""
+        state, stack, ended = self._place
+        if ended:
+            return self._end_mask
+        mask = self._reader.mask(state, stack)
+        if self._ends_are_text:
+            mask = mask & ~self._end_mask
+        if self._ends and self._reader.can_end(state, stack):
+            mask = mask | self._end_mask
+        mask.setflags(write=False)
+        return mask
+
+    def advance(self, token: int) -> bool:
+        """Read one token; False, and nothing changes, if it is not eligible.
+
+        Raises:
+            TypeError: the token is not an integer.
+            ValueError: the token is out of range.
+        """
+        after = self._after(self._place, index(token))
+        if after is None:
+            return False
+        self._history.append(self._place)
+        self._place = after
+        return True
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens.
+
+        Raises:
+            ValueError: fewer tokens have been read.
+        """
+        count = index(count)
+        if not 0 <= count <= len(self._history):
+            raise ValueError(f"cannot take back {count} tokens, {len(self._history)} have been read")
+        if count:
+            self._place = self._history[-count]
+            del self._history[-count:]
+
+    def forced(self, limit: int = FORCED_LIMIT) -> list[int]:
+        """The tokens that must come next: each is the only eligible one. The matcher does not move.
+
+        The run stops at a choice, after an end token, and after `limit` tokens.
+        """
+        start, run = self._place, list[int]()
+        try:
+            while len(run) < limit and not self._place.ended:
+                mask = self.allowed()
+                words = np.flatnonzero(mask)
+                if len(words) != 1 or int(mask[words[0]]).bit_count() != 1:
+                    break
+                run.append(int(words[0]) * 32 + int(mask[words[0]]).bit_length() - 1)
+                after = self._after(self._place, run[-1])
+                if after is None:
+                    raise RuntimeError("a token that the mask allows was refused")
+                self._place = after
+        finally:
+            self._place = start
+        return run
+
+    def __repr__(self) -> str:
+        depth = 0 if self._place.stack is None else self._place.stack[2]
+        where = "finished" if self.finished else "may end" if self.can_end else "open"
+        return f"Matcher({len(self._history)} tokens, state {self._place.state}, {depth} nested, {where})"
+
+    def _after(self, place: _Place, token: int) -> _Place | None:
+        if not 0 <= token < self.table.vocabulary_size:
+            raise ValueError(f"token {token} is not one of the {self.table.vocabulary_size} tokens")
+        if token in self._ends:
+            may_end = place.ended or self._reader.can_end(place.state, place.stack)
+            return _Place(place.state, place.stack, True) if may_end else None
+        if place.ended:
+            return None
+        return self._reader.step(place.state, place.stack, token)
+
+
+class _Reader:
+    """Reads one table for all its matchers, and remembers what it has read."""
+
+    def __init__(self, table: Table) -> None:
+        self.size = table.vocabulary_size
+        self.token_class = table.token_class
+        self.token_classes = table.token_classes
+        self.row_of_state = table.row_of_state
+        self.survives, self.certain, self.rank = table.survives, table.certain, table.rank
+        self.first_entry = table.first_entry
+        self.action = table.action
+        self.actions = list(
+            zip(
+                table.action_target.tolist(),
+                table.action_effect.tolist(),
+                table.action_height.tolist(),
+                strict=True,
+            )
+        )
+        self.conditional_start, self.conditional = table.conditional_start, table.conditional
+        self.ending: list[int] = table.ending.tolist()
+        self.returns = table.returns
+        self.accepting: list[bool] = table.accepting.tolist()
+        self.strings: list[list[int]] = [
+            sites[:length].tolist()
+            for sites, length in zip(table.push_sites, table.push_length.tolist(), strict=True)
+        ]
+        self.depth_limit = table.depth_limit
+        # With more room than any entry asks for, it does not matter how much there is.
+        self.most_room = int(table.action_height.max(initial=0)) if table.recursive else 0
+        # Tokens sorted by class: those of one class are one slice.
+        self.by_class = np.argsort(table.token_class, kind="stable")
+        self.class_start = np.searchsorted(
+            table.token_class[self.by_class], np.arange(table.token_classes + 1)
+        )
+        self.entries: dict[tuple[int, int], tuple[int, int, int] | None] = {}
+        # Mask by place: (state, room), then one level of dictionaries for each site that has to be seen.
+        self.places: dict[int, Any] = {}
+        self.known_places = 0
+        self.masks: dict[bytes, Mask] = {}
+
+    def can_end(self, state: int, stack: Stack) -> bool:
+        """Whether the text may end: whatever is open has ended too."""
+        while stack is not None:
+            ending = self.ending[state]
+            if ending < 0:
+                return False
+            state = int(self.returns[ending, stack[0]])
+            if state < 0:
+                return False
+            stack = stack[1]
+        return self.accepting[state]
+
+    def step(self, state: int, stack: Stack, token: int) -> _Place | None:
+        """Where one token leads, None if it is refused."""
+        return self._apply(state, stack, int(self.token_class[token]))[0]
+
+    def mask(self, state: int, stack: Stack) -> Mask:
+        """The tokens that may come next, end tokens apart."""
+        depth = 0 if stack is None else stack[2]
+        key = state * (self.most_room + 1) + min(self.depth_limit - depth, self.most_room)
+        known = self.places.get(key)
+        below = stack
+        while type(known) is dict:
+            if below is None:
+                known = known.get(_BOTTOM)
+            else:
+                known = known.get(below[0])
+                below = below[1]
+        return self._learn(key, state, stack) if known is None else known
+
+    def _apply(self, state: int, stack: Stack, unit: int) -> tuple[_Place | None, int]:
+        """Where a class leads, and how many sites of the stack had to be seen (its bottom counts)."""
+        seen = 0
+        while True:
+            entry = self._entry(state, unit)
+            if entry is None:
+                return None, seen
+            target, effect, height = entry
+            if effect >= 0:
+                depth = 0 if stack is None else stack[2]
+                if depth + height > self.depth_limit:
+                    return None, seen
+                for site in self.strings[effect]:
+                    depth += 1
+                    stack = (site, stack, depth)
+                return _Place(target, stack, False), seen
+            seen += 1
+            if stack is None:
+                return None, seen
+            state = int(self.returns[~effect, stack[0]])
+            if state < 0:
+                return None, seen
+            stack = stack[1]
+            unit = target
+
+    def _entry(self, state: int, unit: int) -> tuple[int, int, int] | None:
+        """Target, effect and height of (state, class), None if it does not survive."""
+        key = (state, unit)
+        entry = self.entries.get(key)
+        if entry is None and key not in self.entries:
+            row, word, bit = self.row_of_state[state], unit >> 5, 1 << (unit & 31)
+            bits = int(self.survives[row, word])
+            if bits & bit:
+                before = int(self.rank[row, word]) + (bits & (bit - 1)).bit_count()
+                entry = self.actions[self.action[int(self.first_entry[state]) + before]]
+            if len(self.entries) >= CACHED_PLACES:
+                self.entries.clear()
+            self.entries[key] = entry
+        return entry
+
+    def _learn(self, key: int, state: int, stack: Stack) -> Mask:
+        """Find the mask of a place, and remember it for all stacks that look alike as far as was seen."""
+        bits = self.certain[self.row_of_state[state]].copy()
+        seen = 0
+        open_question = self.conditional[self.conditional_start[state] : self.conditional_start[state + 1]]
+        for unit in open_question.tolist():
+            after, looked = self._apply(state, stack, unit)
+            seen = max(seen, looked)
+            if after is not None:
+                bits[unit >> 5] |= np.uint32(1 << (unit & 31))
+        if len(self.masks) >= CACHED_MASKS or self.known_places >= CACHED_PLACES:
+            self.places.clear()
+            self.masks.clear()
+            self.known_places = 0
+        mask = self.masks.get(bits.tobytes())
+        if mask is None:
+            mask = self.masks[bits.tobytes()] = self._expand(bits)
+        path, node = [key], self.places
+        for _ in range(seen):
+            if stack is None:
+                path.append(_BOTTOM)
+                break
+            path.append(stack[0])
+            stack = stack[1]
+        for step in path[:-1]:
+            node = node.setdefault(step, {})
+        node[path[-1]] = mask
+        self.known_places += 1
+        return mask
+
+    def _expand(self, bits: NDArray[np.uint32]) -> Mask:
+        """The tokens of the classes whose bits are set."""
+        flags = np.unpackbits(bits.view(np.uint8), bitorder="little")[: self.token_classes]
+        classes = np.flatnonzero(flags)
+        sizes = self.class_start[classes + 1] - self.class_start[classes]
+        tokens = np.zeros((self.size + 31) // 32 * 32, np.uint8)
+        if sizes.sum() * GATHER_ABOVE > self.size:
+            np.take(flags, self.token_class, out=tokens[: self.size])
+        else:
+            for first, size in zip(self.class_start[classes].tolist(), sizes.tolist(), strict=True):
+                tokens[self.by_class[first : first + size]] = 1
+        mask = np.packbits(tokens, bitorder="little").view(np.uint32)
+        mask.setflags(write=False)
+        return mask
+
+
+def _packed(tokens: NDArray[np.int64], size: int) -> Mask:
+    flags = np.zeros((size + 31) // 32 * 32, np.bool_)
+    flags[tokens] = True
+    mask = np.packbits(flags, bitorder="little").view(np.uint32)
+    mask.setflags(write=False)
+    return mask
+
+
+_readers: WeakKeyDictionary[Table, _Reader] = WeakKeyDictionary()
+
+
+def _reader(table: Table) -> _Reader:
+    """The one reader of a table; it holds the table's arrays, not the table, so both go together."""
+    reader = _readers.get(table)
+    if reader is None:
+        reader = _readers[table] = _Reader(table)
+    return reader

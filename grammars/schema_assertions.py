@@ -1,0 +1,368 @@
+"""The keywords that speak of one type each -> facts, and the facts of values that break them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from sortition.grammars.errors import Invalid, Unsupported
+from sortition.grammars.formats import NOT_ENFORCED, PATTERNS
+from sortition.grammars.schema_document import Schema
+from sortition.grammars.schema_facts import (
+    ANYTHING,
+    IMPOSSIBLE,
+    Arrays,
+    Containing,
+    Facts,
+    Members,
+    Negation,
+    Numbers,
+    Objects,
+    Refusal,
+    Source,
+    Strings,
+    Terms,
+    exact,
+    of_types,
+)
+from sortition.grammars.schema_keywords import TYPES, Draft
+
+_NEUTRAL: Final = frozenset(
+    [
+        "$id",
+        "id",
+        "$anchor",
+        "$dynamicAnchor",
+        "$recursiveAnchor",
+        "$defs",
+        "definitions",
+        "minContains",
+        "maxContains",
+        "then",
+        "else",
+    ]
+)
+"""Keywords that say nothing by themselves."""
+
+_IN_PLACE: Final = [
+    "$ref",
+    "$dynamicRef",
+    "$recursiveRef",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "dependentSchemas",
+    "dependencies",
+    "contains",
+]
+"""Keywords whose schemas look at the same value, and may evaluate its members."""
+
+
+def terms(schema: Schema) -> Terms:
+    """The schema as terms; one that allows everything is no term at all."""
+    return (schema,) if schema.keywords.keys() - _NEUTRAL else ()
+
+
+def opposite(fulfilled: Terms) -> Terms:
+    """The terms for what does not fulfil the one term that there is."""
+    (term,) = fulfilled
+    if isinstance(term, Negation):
+        return terms(term.of)
+    if isinstance(term, Schema):
+        return (Negation(term),)
+    raise TypeError("only schemas have an opposite")
+
+
+def assertions(schema: Schema, formats: bool) -> Facts:
+    """What the keywords about single types say together; `formats` says whether `format` counts."""
+    keywords = schema.keywords
+    facts = ANYTHING
+    if "type" in keywords:
+        facts = of_types(_types(schema))
+    return facts & Facts(
+        True,
+        True,
+        True,
+        _numbers(schema) if facts.number else None,
+        _strings(schema, formats) if facts.string else None,
+        _arrays(schema) if facts.array else None,
+        _objects(schema) if facts.object else None,
+    )
+
+
+def broken(schema: Schema, formats: bool) -> Iterator[Terms]:
+    """The ways to break the keywords about single types: terms that a value fulfils which breaks one."""
+    for keyword, value in schema.keywords.items():
+        if keyword == "type":
+            yield (_other_types(_types(schema)),)
+        elif keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
+            yield from ((Facts(number=numbers),) for numbers in _broken_number(schema, keyword, value))
+        elif keyword in ("minLength", "maxLength", "pattern", "format"):
+            yield from (
+                (Facts(string=strings),) for strings in _broken_string(schema, keyword, value, formats)
+            )
+        elif keyword in _ARRAY_KEYWORDS:
+            yield from ((Facts(array=arrays),) for arrays in _broken_array(schema, keyword, value))
+        elif keyword in _OBJECT_KEYWORDS:
+            yield from ((Facts(object=objects),) for objects in _broken_object(schema, keyword, value))
+
+
+_ARRAY_KEYWORDS: Final = frozenset(
+    [
+        "items",
+        "prefixItems",
+        "additionalItems",
+        "contains",
+        "minItems",
+        "maxItems",
+        "uniqueItems",
+        "unevaluatedItems",
+    ]
+)
+_OBJECT_KEYWORDS: Final = frozenset(
+    [
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "propertyNames",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "unevaluatedProperties",
+        "dependentRequired",
+    ]
+)
+
+
+def _types(schema: Schema) -> list[str]:
+    value = schema.keywords["type"]
+    return value if isinstance(value, list) else [value]
+
+
+def _other_types(names: list[str]) -> Facts:
+    others = of_types([name for name in TYPES if name not in names])
+    if "number" in names:
+        return replace(others, number=None)
+    return replace(others, number=Numbers(integral=False)) if "integer" in names else others
+
+
+def _numbers(schema: Schema) -> Numbers | None:
+    keywords = schema.keywords
+    numbers: Numbers | None = Numbers()
+    low, high = keywords.get("minimum"), keywords.get("maximum")
+    above, below = keywords.get("exclusiveMinimum"), keywords.get("exclusiveMaximum")
+    for found in (
+        Numbers(low=exact(low), above_low=above is True) if low is not None else None,
+        Numbers(high=exact(high), below_high=below is True) if high is not None else None,
+        Numbers(low=exact(above), above_low=True)
+        if above is not None and not isinstance(above, bool)
+        else None,
+        Numbers(high=exact(below), below_high=True)
+        if below is not None and not isinstance(below, bool)
+        else None,
+        Numbers(divisors=(exact(keywords["multipleOf"]),)) if "multipleOf" in keywords else None,
+    ):
+        if found is not None and numbers is not None:
+            numbers = numbers & found
+    return numbers
+
+
+def _broken_number(schema: Schema, keyword: str, value: Any) -> Iterator[Numbers]:
+    keywords = schema.keywords
+    if isinstance(value, bool):
+        return
+    match keyword:
+        case "minimum":
+            yield Numbers(high=exact(value), below_high=keywords.get("exclusiveMinimum") is not True)
+        case "maximum":
+            yield Numbers(low=exact(value), above_low=keywords.get("exclusiveMaximum") is not True)
+        case "exclusiveMinimum":
+            yield Numbers(high=exact(value))
+        case "exclusiveMaximum":
+            yield Numbers(low=exact(value))
+        case _:
+            yield Numbers(refused=(_refusal(schema, keyword, _NEGATED),))
+
+
+def _strings(schema: Schema, formats: bool) -> Strings | None:
+    keywords = schema.keywords
+    low, high = int(keywords.get("minLength", 0)), _count(keywords.get("maxLength"))
+    if high is not None and low > high:
+        return None
+    patterns = (Source(keywords["pattern"], True, schema),) if "pattern" in keywords else ()
+    return Strings(low, high, patterns, _formats(schema, True) if formats else ())
+
+
+def _formats(schema: Schema, wanted: bool) -> tuple[Source, ...]:
+    name = schema.keywords.get("format")
+    return (Source(name, wanted, schema),) if name in PATTERNS or name in NOT_ENFORCED else ()
+
+
+def _broken_string(schema: Schema, keyword: str, value: Any, formats: bool) -> Iterator[Strings]:
+    match keyword:
+        case "minLength":
+            if value > 0:
+                yield Strings(high=int(value) - 1)
+        case "maxLength":
+            yield Strings(low=int(value) + 1)
+        case "pattern":
+            yield Strings(patterns=(Source(value, False, schema),))
+        case _:
+            if formats and _formats(schema, False):
+                yield Strings(formats=_formats(schema, False))
+
+
+def _arrays(schema: Schema) -> Arrays | None:
+    keywords = schema.keywords
+    low, high = int(keywords.get("minItems", 0)), _count(keywords.get("maxItems"))
+    if high is not None and low > high:
+        return None
+    first, others = _items(schema)
+    refused: tuple[Refusal, ...] = ()
+    if "unevaluatedItems" in keywords and terms(schema.child("unevaluatedItems")):
+        if any(keyword in keywords for keyword in _IN_PLACE):
+            refused = (_refusal(schema, "unevaluatedItems", _UNEVALUATED),)
+        elif isinstance(keywords.get("items"), list):
+            others = terms(schema.child("unevaluatedItems")) if "additionalItems" not in keywords else others
+        elif "items" not in keywords:
+            others = terms(schema.child("unevaluatedItems"))
+    unique: tuple[Refusal, ...] = ()
+    if keywords.get("uniqueItems") is True:
+        unique = (_refusal(schema, "uniqueItems", "items that differ from each other cannot be enforced"),)
+    return Arrays(first, others, low, high, _containing(schema), unique, refused)
+
+
+def _items(schema: Schema) -> tuple[tuple[Terms, ...], Terms]:
+    keywords = schema.keywords
+    items = keywords.get("items")
+    if isinstance(items, list):
+        if "prefixItems" in keywords:
+            raise schema.error(Invalid, "items", "must be a schema where prefixItems lists the first items")
+        first = tuple(terms(schema.child("items", index)) for index in range(len(items)))
+        return first, terms(schema.child("additionalItems")) if "additionalItems" in keywords else ()
+    first = tuple(terms(schema.child("prefixItems", i)) for i in range(len(keywords.get("prefixItems", ()))))
+    return first, terms(schema.child("items")) if "items" in keywords else ()
+
+
+def _containing(schema: Schema) -> tuple[Containing, ...]:
+    if "contains" not in schema.keywords:
+        return ()
+    low, high = _contain_counts(schema)
+    return (
+        (Containing(terms(schema.child("contains")), low, high, schema),) if (low, high) != (0, None) else ()
+    )
+
+
+def _contain_counts(schema: Schema) -> tuple[int, int | None]:
+    counts = schema.keywords if schema.scope.draft >= Draft.D2019 else {}
+    return int(counts.get("minContains", 1)), _count(counts.get("maxContains"))
+
+
+def _broken_array(schema: Schema, keyword: str, value: Any) -> Iterator[Arrays]:
+    first, others = _items(schema)
+    match keyword:
+        case "minItems":
+            if value > 0:
+                yield Arrays(high=int(value) - 1)
+        case "maxItems":
+            yield Arrays(low=int(value) + 1)
+        case "uniqueItems":
+            if value:
+                yield Arrays(refused=(_refusal(schema, keyword, _NEGATED),))
+        case "contains":
+            low, high = _contain_counts(schema)
+            if low > 0:
+                yield Arrays(contains=(Containing(terms(schema.child("contains")), 0, low - 1, schema),))
+            if high is not None:
+                yield Arrays(contains=(Containing(terms(schema.child("contains")), high + 1, None, schema),))
+        case "unevaluatedItems":
+            if terms(schema.child("unevaluatedItems")):
+                yield Arrays(refused=(_refusal(schema, keyword, _NEGATED),))
+        case "prefixItems" | "items" if keyword == "prefixItems" or isinstance(value, list):
+            for index, child in enumerate(first):
+                if child:
+                    yield Arrays(((),) * index + (opposite(child),), (), index + 1)
+        case _:
+            if keyword == "additionalItems" and not isinstance(schema.keywords.get("items"), list):
+                return
+            if not others:
+                return
+            if not first:
+                yield Arrays(contains=(Containing(opposite(others), 1, None, schema),))
+            elif not schema.child(keyword).keywords.get("enum", True):
+                yield Arrays(low=len(first) + 1)
+            else:
+                yield Arrays(low=len(first) + 1, refused=(_refusal(schema, keyword, _NEGATED),))
+
+
+def _objects(schema: Schema) -> Objects | None:
+    keywords = schema.keywords
+    low, high = int(keywords.get("minProperties", 0)), _count(keywords.get("maxProperties"))
+    if high is not None and low > high:
+        return None
+    members = Members(
+        tuple((name, terms(schema.child("properties", name))) for name in keywords.get("properties", ())),
+        tuple(
+            (Source(text, True, schema), terms(schema.child("patternProperties", text)))
+            for text in keywords.get("patternProperties", ())
+        ),
+        terms(schema.child("additionalProperties")) if "additionalProperties" in keywords else (),
+    )
+    refused: tuple[Refusal, ...] = ()
+    if "unevaluatedProperties" in keywords and terms(schema.child("unevaluatedProperties")):
+        if any(keyword in keywords for keyword in _IN_PLACE if keyword != "contains"):
+            refused = (_refusal(schema, "unevaluatedProperties", _UNEVALUATED),)
+        elif "additionalProperties" not in keywords:
+            members = replace(members, additional=terms(schema.child("unevaluatedProperties")))
+    return Objects(
+        (members,) if members != Members() else (),
+        tuple(keywords.get("required", ())),
+        terms(schema.child("propertyNames")) if "propertyNames" in keywords else (),
+        low,
+        high,
+        refused,
+    )
+
+
+def without(name: str) -> Objects:
+    """The objects that do not have this key."""
+    return Objects(members=(Members(((name, (IMPOSSIBLE,)),)),))
+
+
+def _broken_object(schema: Schema, keyword: str, value: Any) -> Iterator[Objects]:
+    match keyword:
+        case "required":
+            yield from (without(name) for name in value)
+        case "properties":
+            for name in value:
+                if child := terms(schema.child("properties", name)):
+                    yield Objects((Members(((name, opposite(child)),)),), (name,))
+        case "minProperties":
+            if value > 0:
+                yield Objects(high=int(value) - 1)
+        case "maxProperties":
+            yield Objects(low=int(value) + 1)
+        case "dependentRequired":
+            for name, needed in value.items():
+                yield from (Objects((Members(((other, (IMPOSSIBLE,)),)),), (name,)) for other in needed)
+        case "additionalProperties" | "propertyNames" | "unevaluatedProperties":
+            if terms(schema.child(keyword)):
+                yield Objects(refused=(_refusal(schema, keyword, _NEGATED),))
+        case _:
+            if any(terms(schema.child(keyword, text)) for text in value):
+                yield Objects(refused=(_refusal(schema, keyword, _NEGATED),))
+
+
+_NEGATED: Final = "its opposite, which not, oneOf or if asks for here, cannot be enforced"
+_UNEVALUATED: Final = "beside keywords that may evaluate the same members it cannot be enforced"
+
+
+def _refusal(schema: Schema, keyword: str, reason: str) -> Refusal:
+    return Refusal(schema.error(Unsupported, keyword, reason), keyword)
+
+
+def _count(value: Any) -> int | None:
+    return None if value is None else int(value)

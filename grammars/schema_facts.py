@@ -1,0 +1,367 @@
+"""What a schema says about each type of value, closed under "and".
+
+`Facts` are one conjunction: for every type, what a value of that type must fulfil, or None if there can be
+none. "Or" is a list of facts. Where a fact speaks of values inside the value it names *terms*: a tuple of
+schemas, negated schemas and facts which must all hold; the empty tuple means that anything will do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from sortition.grammars.errors import GrammarError
+from sortition.grammars.schema_document import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """Everything that a schema refuses."""
+
+    of: Schema
+
+
+Term: TypeAlias = "Schema | Negation | Facts"
+Terms: TypeAlias = "tuple[Term, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of a keyword that names a set of strings or numbers, wanted or unwanted.
+
+    Attributes:
+        text: the pattern, the name of the format.
+        wanted: whether the value must be in the set, or must not.
+        schema: where it stands, for errors; two sources from different places are equal.
+    """
+
+    text: str
+    wanted: bool
+    schema: Schema = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A keyword that cannot be enforced; raised only if a value of its type can occur."""
+
+    error: GrammarError = field(compare=False)
+    keyword: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A set of numbers; `integral` is True for integers only, False for the others only."""
+
+    low: Fraction | None = None
+    above_low: bool = False
+    high: Fraction | None = None
+    below_high: bool = False
+    integral: bool | None = None
+    divisors: tuple[Fraction, ...] = ()
+    values: tuple[Fraction, ...] | None = None
+    excluded: frozenset[Fraction] = frozenset()
+    refused: tuple[Refusal, ...] = ()
+
+    def __and__(self, other: Numbers) -> Numbers | None:
+        if other == _ANY_NUMBER:
+            return self
+        low, above_low = _tighter((self.low, self.above_low), (other.low, other.above_low), 1)
+        high, below_high = _tighter((self.high, self.below_high), (other.high, other.below_high), -1)
+        if (
+            low is not None
+            and high is not None
+            and (low > high or (low == high and (above_low or below_high)))
+        ):
+            return None
+        if None not in (self.integral, other.integral) and self.integral != other.integral:
+            return None
+        both = Numbers(
+            low,
+            above_low,
+            high,
+            below_high,
+            other.integral if self.integral is None else self.integral,
+            joined(self.divisors, other.divisors),
+            _common(self.values, other.values),
+            self.excluded | other.excluded,
+            joined(self.refused, other.refused),
+        )
+        if both.values is not None:
+            values = tuple(value for value in both.values if both.holds(value))
+            return replace(both, values=values) if values else None
+        return both
+
+    def holds(self, value: Fraction) -> bool:
+        """Whether everything but `values` allows this number."""
+        return (
+            (self.low is None or value > self.low or (value == self.low and not self.above_low))
+            and (self.high is None or value < self.high or (value == self.high and not self.below_high))
+            and (self.integral is None or (value.denominator == 1) == self.integral)
+            and all((value / divisor).denominator == 1 for divisor in self.divisors)
+            and value not in self.excluded
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """A set of strings; lengths count code points."""
+
+    low: int = 0
+    high: int | None = None
+    patterns: tuple[Source, ...] = ()
+    formats: tuple[Source, ...] = ()
+    values: tuple[str, ...] | None = None
+    excluded: frozenset[str] = frozenset()
+    refused: tuple[Refusal, ...] = ()
+
+    def __and__(self, other: Strings) -> Strings | None:
+        if other == _ANY_STRING:
+            return self
+        low, high = max(self.low, other.low), _least(self.high, other.high)
+        excluded = self.excluded | other.excluded
+        values = _common(self.values, other.values)
+        if values is not None:
+            values = tuple(
+                value
+                for value in values
+                if low <= len(value) and (high is None or len(value) <= high) and value not in excluded
+            )
+        if values == () or (high is not None and low > high):
+            return None
+        return Strings(
+            low,
+            high,
+            joined(self.patterns, other.patterns),
+            joined(self.formats, other.formats),
+            values,
+            excluded,
+            joined(self.refused, other.refused),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Containing:
+    """At least `low` and at most `high` of the items fulfil the terms."""
+
+    terms: Terms
+    low: int
+    high: int | None
+    schema: Schema = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """A set of arrays: terms for the first items one by one, terms for all the others.
+
+    `unique` is the refusal that becomes due if there may be more than one item.
+    """
+
+    first: tuple[Terms, ...] = ()
+    others: Terms = ()
+    low: int = 0
+    high: int | None = None
+    contains: tuple[Containing, ...] = ()
+    unique: tuple[Refusal, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+    def __and__(self, other: Arrays) -> Arrays | None:
+        if other == _ANY_ARRAY:
+            return self
+        low, high = max(self.low, other.low), _least(self.high, other.high)
+        if high is not None and low > high:
+            return None
+        longest = max(len(self.first), len(other.first))
+        return Arrays(
+            tuple(joined(self.item(i), other.item(i)) for i in range(longest)),
+            joined(self.others, other.others),
+            low,
+            high,
+            joined(self.contains, other.contains),
+            joined(self.unique, other.unique),
+            joined(self.refused, other.refused),
+        )
+
+    def item(self, index: int) -> Terms:
+        """The terms for the item at an index."""
+        return self.first[index] if index < len(self.first) else self.others
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """What `properties`, `patternProperties` and `additionalProperties` of one schema say together."""
+
+    properties: tuple[tuple[str, Terms], ...] = ()
+    patterns: tuple[tuple[Source, Terms], ...] = ()
+    additional: Terms = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """A set of objects; `names` are terms that every key fulfils as a string."""
+
+    members: tuple[Members, ...] = ()
+    required: tuple[str, ...] = ()
+    names: Terms = ()
+    low: int = 0
+    high: int | None = None
+    refused: tuple[Refusal, ...] = ()
+
+    def __and__(self, other: Objects) -> Objects | None:
+        if other == _ANY_OBJECT:
+            return self
+        low, high = max(self.low, other.low), _least(self.high, other.high)
+        if high is not None and low > high:
+            return None
+        return Objects(
+            joined(self.members, other.members),
+            joined(self.required, other.required),
+            joined(self.names, other.names),
+            low,
+            high,
+            joined(self.refused, other.refused),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One conjunction; a type that cannot occur is False or None."""
+
+    null: bool = False
+    true: bool = False
+    false: bool = False
+    number: Numbers | None = None
+    string: Strings | None = None
+    array: Arrays | None = None
+    object: Objects | None = None
+
+    def __and__(self, other: Facts) -> Facts:
+        if other is ANYTHING:
+            return self
+        if self is ANYTHING:
+            return other
+        return Facts(
+            self.null and other.null,
+            self.true and other.true,
+            self.false and other.false,
+            self.number and other.number and self.number & other.number,
+            self.string and other.string and self.string & other.string,
+            self.array and other.array and self.array & other.array,
+            self.object and other.object and self.object & other.object,
+        )
+
+    def __bool__(self) -> bool:
+        """Whether any type is left."""
+        return bool(
+            self.null or self.true or self.false or self.number or self.string or self.array or self.object
+        )
+
+
+_ANY_NUMBER = Numbers()
+_ANY_STRING = Strings()
+_ANY_ARRAY = Arrays()
+_ANY_OBJECT = Objects()
+ANYTHING = Facts(True, True, True, _ANY_NUMBER, _ANY_STRING, _ANY_ARRAY, _ANY_OBJECT)
+IMPOSSIBLE = Facts()
+
+OF_TYPE = {
+    "null": Facts(null=True),
+    "boolean": Facts(true=True, false=True),
+    "integer": Facts(number=Numbers(integral=True)),
+    "number": Facts(number=_ANY_NUMBER),
+    "string": Facts(string=_ANY_STRING),
+    "array": Facts(array=_ANY_ARRAY),
+    "object": Facts(object=_ANY_OBJECT),
+}
+
+
+def of_types(names: list[str]) -> Facts:
+    """The values of any of these types."""
+    number = None
+    if "number" in names:
+        number = _ANY_NUMBER
+    elif "integer" in names:
+        number = Numbers(integral=True)
+    return Facts(
+        "null" in names,
+        "boolean" in names,
+        "boolean" in names,
+        number,
+        _ANY_STRING if "string" in names else None,
+        _ANY_ARRAY if "array" in names else None,
+        _ANY_OBJECT if "object" in names else None,
+    )
+
+
+def exact(number: int | float) -> Fraction:
+    """A number of a schema as the decimal that it was written as."""
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+
+
+def of_value(value: Any) -> Facts:
+    """This one JSON value."""
+    match value:
+        case None:
+            return Facts(null=True)
+        case bool():
+            return Facts(true=value, false=not value)
+        case int() | float():
+            return Facts(number=Numbers(values=(exact(value),)))
+        case str():
+            return Facts(string=Strings(values=(value,)))
+        case list():
+            first = tuple((of_value(each),) for each in value)
+            return Facts(array=Arrays(first, (IMPOSSIBLE,), len(value), len(value)))
+        case _:
+            properties = tuple((name, (of_value(each),)) for name, each in value.items())
+            members = Members(properties, (), (IMPOSSIBLE,))
+            return Facts(object=Objects((members,), tuple(value)))
+
+
+def of_values(values: list[Any]) -> list[Facts]:
+    """Any of these JSON values: one conjunction for the simple ones and one for each container."""
+    simple = [value for value in values if not isinstance(value, list | dict)]
+    numbers = [
+        exact(value) for value in simple if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    strings = [value for value in simple if isinstance(value, str)]
+    facts = Facts(
+        any(value is None for value in simple),
+        any(value is True for value in simple),
+        any(value is False for value in simple),
+        Numbers(values=tuple(dict.fromkeys(numbers))) if numbers else None,
+        Strings(values=tuple(dict.fromkeys(strings))) if strings else None,
+    )
+    containers = [of_value(value) for value in values if isinstance(value, list | dict)]
+    return [facts, *containers] if facts else containers
+
+
+def joined(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Both, without repetitions, in order."""
+    if not left or not right:
+        return left or right
+    return tuple(dict.fromkeys(left + right))
+
+
+def _common(left: tuple[Any, ...] | None, right: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    if left is None or right is None:
+        return right if left is None else left
+    allowed = set(right)
+    return tuple(value for value in left if value in allowed)
+
+
+def _least(left: int | None, right: int | None) -> int | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return min(left, right)
+
+
+def _tighter(
+    left: tuple[Fraction | None, bool], right: tuple[Fraction | None, bool], sign: int
+) -> tuple[Fraction | None, bool]:
+    """The bound that leaves less; `sign` is 1 for lower bounds, -1 for upper ones."""
+    if left[0] is None or right[0] is None:
+        return right if left[0] is None else left
+    if left[0] == right[0]:
+        return left[0], left[1] or right[1]
+    return left if (left[0] - right[0]) * sign > 0 else right

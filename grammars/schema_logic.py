@@ -1,0 +1,420 @@
+"""The logic of JSON Schema: what "all", "any", "one", "not", "if" and references make of single facts.
+
+A schema expands into facts, further terms that hold, too, and choices of which one must hold. `Logic.cases`
+multiplies that out: the list of facts of which a value must fulfil (at least) one. Everything is exact; what
+cannot be enforced becomes a `Refusal` in the facts of the type that it is about, or an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsupported
+from sortition.grammars.expr import NOTHING
+from sortition.grammars.json_numbers import number
+from sortition.grammars.json_strings import exists
+from sortition.grammars.schema_assertions import assertions, broken, terms, without
+from sortition.grammars.schema_document import Document, Schema
+from sortition.grammars.schema_facts import (
+    ANYTHING,
+    Arrays,
+    Facts,
+    Negation,
+    Numbers,
+    Objects,
+    Refusal,
+    Strings,
+    Term,
+    Terms,
+    of_value,
+    of_values,
+)
+from sortition.grammars.schema_keys import terms_of
+from sortition.grammars.schema_overlap import Outline, outlines
+
+CASE_BUDGET: Final = 2_000
+"""Cases that the choices of one schema may multiply out to; with more the machine is too large anyway."""
+
+WORK_BUDGET: Final = 20_000
+"""Terms expanded to multiply out all choices, in about 0.5 s; public schemas that compile need 3,500."""
+
+ITEMS_LOOKED_AT: Final = 64
+"""Items that are looked at to tell whether an array can exist; more would only find more reasons why not."""
+
+_Set = TypeVar("_Set", Numbers, Strings)
+Choice: TypeAlias = tuple[Terms, ...]
+Trail: TypeAlias = "tuple[Term, Trail] | None"
+"""The terms that led to a term, nearest first."""
+
+
+@dataclass(slots=True)
+class _Branch:
+    """One way through the choices: what it says so far, what is yet to be taken in and to be chosen."""
+
+    facts: Facts
+    todo: list[tuple[Term, Trail]]
+    seen: set[Term]
+    choices: list[tuple[Choice, Trail]]
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """What one term says: facts, more terms that all hold, and choices of which an alternative must hold."""
+
+    facts: Facts
+    terms: Terms = ()
+    choices: tuple[Choice, ...] = ()
+
+
+class _Unfinished(Exception):
+    """A schema is needed while it is being expanded."""
+
+
+class Logic:
+    """Expands and multiplies out the schemas of one document; `formats` says whether `format` is enforced."""
+
+    def __init__(self, document: Document, formats: bool) -> None:
+        self.document = document
+        self.formats = formats
+        self._expansions: dict[Term, Expansion | None] = {}
+        self._cases: dict[Terms, tuple[Facts, ...]] = {}
+        self._possible: dict[Terms, bool] = {}
+        self._outlined: dict[Schema, list[Outline]] = {}
+        self._work = 0
+
+    def cases(self, terms: Terms) -> tuple[Facts, ...]:
+        """The facts of which a value that fulfils all the terms must fulfil at least one.
+
+        Raises:
+            Invalid: a schema that refers to itself with nothing in between.
+            TooLarge: the choices multiply out to too many cases.
+        """
+        found = self._cases.get(terms)
+        if found is None:
+            found = self._cases[terms] = tuple(dict.fromkeys(self._multiply(terms)))
+        return found
+
+    def possible(self, terms: Terms) -> bool:
+        """Whether some value fulfils all the terms; True also where that cannot be told.
+
+        A value exists if it can be built from values that exist: the least fixed point over everything that
+        the terms require.
+        """
+        requirements: dict[Terms, list[tuple[Terms, ...]]] = {}
+        certain = True
+        waiting = [terms]
+        while waiting:
+            current = waiting.pop()
+            if current in requirements or current in self._possible:
+                continue
+            try:
+                requirements[current] = list(self._requirements(current))
+            except _Unfinished:
+                requirements[current] = [()]
+                certain = False
+            if () not in requirements[current]:
+                waiting.extend(needed for way in requirements[current] for needed in way)
+        exists = {known for known, is_possible in self._possible.items() if is_possible}
+        grown = True
+        while grown:
+            fresh = {
+                current
+                for current, ways in requirements.items()
+                if current not in exists and any(all(needed in exists for needed in way) for way in ways)
+            }
+            exists |= fresh
+            grown = bool(fresh)
+        for current in requirements:
+            if certain or current not in exists:
+                self._possible[current] = current in exists
+        return terms in exists
+
+    def needed(self, facts: Facts) -> Iterator[Terms]:
+        """The terms for which values must exist if an array or an object of these facts is to exist."""
+        if facts.array:
+            arrays = facts.array
+            yield from dict.fromkeys(arrays.item(i) for i in range(min(arrays.low, ITEMS_LOOKED_AT)))
+            yield from (each.terms for each in arrays.contains if each.low)
+        if facts.object:
+            objects = facts.object
+            yield from (terms_of(objects, name) for name in objects.required)
+            if objects.names:
+                yield from ((of_value(name), *objects.names) for name in objects.required)
+
+    def _requirements(self, terms: Terms) -> Iterator[tuple[Terms, ...]]:
+        """The ways to build a value: for each, the terms for which values must exist first."""
+        for facts in self.cases(terms):
+            if facts.null or facts.true or facts.false:
+                yield ()
+            if facts.number and _exists(lambda numbers: number(numbers) is not NOTHING, facts.number):
+                yield ()
+            if facts.string and _exists(exists, facts.string):
+                yield ()
+            if facts.array:
+                yield tuple(self.needed(Facts(array=facts.array)))
+            if facts.object:
+                yield tuple(self.needed(Facts(object=facts.object)))
+
+    def _multiply(self, terms: Terms) -> Iterator[Facts]:
+        """Multiply out the choices, depth first; equal alternatives are followed once."""
+        count = 0
+        loop: Schema | None = None
+        waiting: list[_Branch] = [_Branch(ANYTHING, [(term, None) for term in reversed(terms)], set(), [])]
+        while waiting:
+            branch = waiting.pop()
+            looped = self._follow(branch)
+            loop = looped or loop
+            if looped or not branch.facts:
+                continue
+            if not branch.choices:
+                count += 1
+                if count > CASE_BUDGET:
+                    raise self._too_large(
+                        terms, f"the choices multiply out to more than {CASE_BUDGET:,} cases"
+                    )
+                yield branch.facts
+                continue
+            choice, trail = branch.choices[0]
+            for alternative in reversed(dict.fromkeys(choice)):
+                todo = [(term, trail) for term in reversed(alternative)]
+                waiting.append(_Branch(branch.facts, todo, set(branch.seen), branch.choices[1:]))
+        if loop is not None and not count:
+            raise loop.error(
+                Invalid,
+                "$ref" if "$ref" in loop.keywords else _a_choice(loop),
+                "the schema refers to itself with nothing in between",
+            )
+
+    def _follow(self, branch: _Branch) -> Schema | None:
+        """Take in all terms of a branch up to its next choice; a schema that needs itself is returned.
+
+        A value that fulfils a schema does so for a reason that does not go round in a circle, so a branch
+        that comes back to a term on its own way adds nothing.
+        """
+        while branch.todo:
+            term, trail = branch.todo.pop()
+            if term in branch.seen:
+                above = trail
+                while above is not None:
+                    if above[0] == term:
+                        return (
+                            term.of
+                            if isinstance(term, Negation)
+                            else term
+                            if isinstance(term, Schema)
+                            else None
+                        )
+                    above = above[1]
+                continue
+            branch.seen.add(term)
+            self._work += 1
+            if self._work > WORK_BUDGET:
+                raise self._too_large((term,), "multiplying out the choices of the schema takes too long")
+            expansion = self._expand(term)
+            branch.facts = branch.facts & expansion.facts
+            if not branch.facts:
+                return None
+            trail = (term, trail)
+            branch.todo.extend((further, trail) for further in reversed(expansion.terms))
+            branch.choices = branch.choices + [(choice, trail) for choice in expansion.choices]
+        return None
+
+    def _too_large(self, terms: Terms, reason: str) -> TooLarge:
+        for term in terms:
+            schema = term.of if isinstance(term, Negation) else term
+            if isinstance(schema, Schema):
+                return TooLarge(reason, pointer=schema.pointer, keyword=_a_choice(schema))
+        return TooLarge(reason, pointer="")
+
+    def _expand(self, term: Term) -> Expansion:
+        if isinstance(term, Facts):
+            return Expansion(term)
+        if term in self._expansions:
+            found = self._expansions[term]
+            if found is None:
+                raise _Unfinished
+            return found
+        self._expansions[term] = None
+        try:
+            if isinstance(term, Negation):
+                expansion = Expansion(ANYTHING, (), (tuple(self._negated(term.of)),))
+            else:
+                expansion = self._expand_schema(term)
+        except BaseException:
+            del self._expansions[term]
+            raise
+        self._expansions[term] = expansion
+        return expansion
+
+    def _expand_schema(self, schema: Schema) -> Expansion:
+        keywords = schema.keywords
+        facts = assertions(schema, self.formats)
+        further: list[Term] = []
+        choices: list[Choice] = []
+        for keyword, value in keywords.items():
+            match keyword:
+                case "enum" | "const":
+                    found = of_values(value if keyword == "enum" else [value])
+                    if len(found) == 1:
+                        facts = facts & found[0]
+                    else:
+                        choices.append(tuple((each,) for each in found))
+                case "$ref":
+                    further.extend(terms(self.document.target(schema)))
+                case "allOf":
+                    further.extend(term for child in _listed(schema, keyword) for term in terms(child))
+                case "anyOf":
+                    choices.append(tuple(terms(child) for child in _listed(schema, keyword)))
+                case "not":
+                    further.append(Negation(schema.child("not")))
+                case "if":
+                    choices.append(tuple(_conditional(schema, False)))
+                case "dependentRequired" | "dependentSchemas" | "dependencies":
+                    choices.extend(_dependent(schema, keyword))
+                case "$dynamicRef" | "$recursiveRef":
+                    raise schema.error(
+                        Unsupported,
+                        keyword,
+                        "references that depend on who refers are not followed",
+                        "use $ref",
+                    )
+                case _:
+                    pass
+        if "oneOf" in keywords:
+            choices.append(tuple(self._exactly_one(schema, (facts, *further))))
+        return Expansion(facts, tuple(further), tuple(choices))
+
+    def _exactly_one(self, schema: Schema, context: Terms) -> Iterator[Terms]:
+        """For each branch of `oneOf`: it holds, and every branch that may overlap with it does not."""
+        branches = _listed(schema, "oneOf")
+        for index, branch in enumerate(branches):
+            others = branches[:index] + branches[index + 1 :]
+            overlapping = [other for other in others if self._overlap(context, branch, other)]
+            yield (*terms(branch), *(Negation(other) for other in overlapping))
+
+    def _overlap(self, context: Terms, branch: Schema, other: Schema) -> bool:
+        """Whether a value may fulfil both schemas in this context; True where that cannot be told."""
+        ours, theirs = self._outlines(branch), self._outlines(other)
+        if ours is not None and theirs is not None:
+            met = any(one.meets(another) for one in ours for another in theirs)
+        else:
+            met = True
+        return met and self.possible((*context, *terms(branch), *terms(other)))
+
+    def _outlines(self, schema: Schema) -> list[Outline] | None:
+        if schema not in self._outlined:
+            try:
+                self._outlined[schema] = outlines(terms(schema), self.cases)
+            except _Unfinished:
+                return None
+        return self._outlined[schema]
+
+    def _negated(self, schema: Schema) -> Iterator[Terms]:
+        """The ways not to fulfil a schema: each keyword may be broken."""
+        yield from broken(schema, self.formats)
+        for keyword, value in schema.keywords.items():
+            match keyword:
+                case "enum" | "const":
+                    yield (_other_values(schema, keyword, value if keyword == "enum" else [value]),)
+                case "$ref":
+                    yield (Negation(self.document.target(schema)),)
+                case "allOf":
+                    yield from ((Negation(child),) for child in _listed(schema, keyword))
+                case "anyOf":
+                    yield tuple(Negation(child) for child in _listed(schema, keyword))
+                case "oneOf":
+                    branches = _listed(schema, keyword)
+                    yield tuple(Negation(child) for child in branches)
+                    for index, branch in enumerate(branches):
+                        for other in branches[index + 1 :]:
+                            yield (*terms(branch), *terms(other))
+                case "not":
+                    yield terms(schema.child("not"))
+                case "if":
+                    yield from _conditional(schema, True)
+                case "dependentSchemas" | "dependencies":
+                    for name, needed in value.items():
+                        if isinstance(needed, list):
+                            yield from ((_having(name), _only(without(other))) for other in needed)
+                        else:
+                            yield (_having(name), Negation(schema.child(keyword, name)))
+                case "$dynamicRef" | "$recursiveRef":
+                    raise schema.error(
+                        Unsupported,
+                        keyword,
+                        "references that depend on who refers are not followed",
+                        "use $ref",
+                    )
+                case _:
+                    pass
+
+
+def _listed(schema: Schema, keyword: str) -> list[Schema]:
+    return [schema.child(keyword, index) for index in range(len(schema.keywords[keyword]))]
+
+
+def _conditional(schema: Schema, negated: bool) -> Iterator[Terms]:
+    """The two ways to fulfil `if` with `then` and `else`, or to break them."""
+    condition = schema.child("if")
+    for keyword, held in (("then", True), ("else", False)):
+        before: Terms = terms(condition) if held else (Negation(condition),)
+        if keyword in schema.keywords:
+            branch = schema.child(keyword)
+            yield (*before, Negation(branch)) if negated else (*before, *terms(branch))
+        elif not negated:
+            yield before
+
+
+def _dependent(schema: Schema, keyword: str) -> Iterator[Choice]:
+    """For each name: the key is absent, or it is there and what it asks for holds."""
+    for name, needed in schema.keywords[keyword].items():
+        absent = (Facts(True, True, True, ANYTHING.number, ANYTHING.string, ANYTHING.array, without(name)),)
+        if isinstance(needed, list):
+            yield absent, (_only(Objects(required=(name, *(each for each in needed if each != name)))),)
+        else:
+            yield absent, (_having(name), *terms(schema.child(keyword, name)))
+
+
+def _having(name: str) -> Facts:
+    return _only(Objects(required=(name,)))
+
+
+def _only(objects: Objects) -> Facts:
+    return Facts(object=objects)
+
+
+def _other_values(schema: Schema, keyword: str, values: list[object]) -> Facts:
+    """Everything but these values; objects and arrays among them are refused where they matter."""
+    given = of_values(values)
+    refusal = Refusal(
+        schema.error(Unsupported, keyword, "a value other than this one cannot be enforced"), keyword
+    )
+    numbers = (value for facts in given if facts.number for value in facts.number.values or ())
+    strings = (value for facts in given if facts.string for value in facts.string.values or ())
+    return Facts(
+        not any(facts.null for facts in given),
+        not any(facts.true for facts in given),
+        not any(facts.false for facts in given),
+        Numbers(excluded=frozenset(numbers)),
+        Strings(excluded=frozenset(strings)),
+        Arrays(refused=(refusal,) if any(facts.array for facts in given) else ()),
+        Objects(refused=(refusal,) if any(facts.object for facts in given) else ()),
+    )
+
+
+def _a_choice(schema: Schema) -> str | None:
+    """A keyword of the schema that makes a choice, for errors."""
+    choosing = ("$ref", "anyOf", "oneOf", "allOf", "not", "if", "enum", "dependentSchemas", "dependencies")
+    return next((keyword for keyword in choosing if keyword in schema.keywords), None)
+
+
+def _exists(exists: Callable[[_Set], bool], members: _Set) -> bool:
+    """Whether a set of strings or numbers has a member; True where that cannot be told."""
+    try:
+        return exists(members)
+    except Invalid:
+        raise
+    except GrammarError:
+        return True

@@ -1,0 +1,471 @@
+"""Table: everything a grammar says about a vocabulary, as plain arrays that any device can gather from.
+
+A step is ``state, stack, token -> state, stack``. Tokens with the same effect in every state share a class.
+Each (state, class) that survives has one entry:
+
+    stays   push a string of call sites, go on in a state;
+    leaves  end the frame: pop a site, go on in the state that the ending returns to there, and apply to it
+            the class of what remains of the token.
+
+So masks are bits over classes, and both questions of a decoding step (what may come, what has come) are the
+same few gathers. See `compose.py` for where the classes come from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sortition.grammars import accelerate
+from sortition.grammars.compose import DEAD, NO_PUSH, SELF, Composition, compose, spread
+from sortition.grammars.errors import TooLarge, Unsatisfiable
+from sortition.grammars.liveness import NEVER, Frames, room_needed, safe_states
+
+if TYPE_CHECKING:
+    from sortition.grammars.machine import Machine
+    from sortition.grammars.vocabulary import Vocabulary
+
+RECURSIVE_DEPTH: Final = 64
+"""Open call sites that a recursive grammar may have; JSON in the wild stays far below."""
+
+BIT_BUDGET: Final = 1 << 28
+"""Bytes of the class rows of one table: beyond that, classes are not a compact way to say it."""
+
+FORMAT: Final = 1
+"""Version of the file format of `Table.save`."""
+
+Ints = NDArray[np.int32]
+Wide = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
+    """What each token does in each state of a grammar's machine.
+
+    The entry of (state, class) exists where bit ``class & 31`` of word ``class >> 5`` of
+    ``survives[row_of_state[state]]`` is set, and is number ``first_entry[state] + rank[row, word] +
+    popcount(survives[row, word] & ((1 << (class & 31)) - 1))``; it says ``action[entry]``.
+
+    Attributes:
+        vocabulary_size: number of token ids, padding included.
+        vocabulary_digest: `Vocabulary.digest` of the vocabulary this was compiled for.
+        end_tokens: int32, the vocabulary's end tokens, for want of better ones.
+        token_class: uint16 or int32 [vocabulary]; class 0 is accepted nowhere.
+        token_classes: classes below this are classes of tokens, the others of remainders alone.
+        byte_classes: classes of bytes of the machine.
+        start: the first state.
+        row_of_state: int32 [states].
+        survives: uint32 [rows, words], a bit per class that has an entry.
+        certain: uint32 [rows, words], a bit per entry that holds whatever is on the stack.
+        rank: int32 [rows, words], entries in the words before.
+        first_entry: int32 [states].
+        action: uint16 or int32 [entries], which of the few actions below this is.
+        action_target: int32 [actions], the next state, or the remainder's class where the frame is left.
+        action_effect: int32 [actions], the number of the string to push, or ``~ending`` where it is left.
+        action_height: int16 [actions], for one that stays: how many call sites must have room on top of the
+            frame, so that everything open can still be ended. Refuse it where there is not that much room.
+        conditional_start: int32 [states + 1] into `conditional`.
+        conditional: int32, the token classes of each state that survive but are not certain.
+        push_sites: int32 [strings, longest], the sites of each string, top last, padded with -1.
+        push_length: int32 [strings]; string 0 is empty.
+        ending: int32 [states], the ending if the text should stop here, -1 for none.
+        returns: int32 [endings, sites], the state after popping a site, -1 where this never happens.
+        accepting: bool [states], whether the text may end here with nothing on the stack.
+        depth_limit: call sites that may be on the stack.
+        recursive: whether the depth has to be watched: if not, no stack ever exceeds `depth_limit`.
+        longest_exit: the most frames that one token can leave.
+    """
+
+    vocabulary_size: int
+    vocabulary_digest: str
+    token_classes: int
+    byte_classes: int
+    start: int
+    depth_limit: int
+    recursive: bool
+    longest_exit: int
+    end_tokens: Ints
+    token_class: NDArray[np.uint16] | Ints
+    row_of_state: Ints
+    survives: NDArray[np.uint32]
+    certain: NDArray[np.uint32]
+    rank: Ints
+    first_entry: Ints
+    action: NDArray[np.uint16] | Ints
+    action_target: Ints
+    action_effect: Ints
+    action_height: NDArray[np.int16]
+    conditional_start: Ints
+    conditional: Ints
+    push_sites: Ints
+    push_length: Ints
+    ending: Ints
+    returns: Ints
+    accepting: Flags
+
+    def __post_init__(self) -> None:
+        for array in self._arrays().values():
+            array.setflags(write=False)
+
+    def __len__(self) -> int:
+        """The number of states."""
+        return len(self.row_of_state)
+
+    def __repr__(self) -> str:
+        return (
+            f"Table({len(self):,} states, {self.byte_classes} byte classes, "
+            f"{self.token_classes:,} token classes, {_size(self.nbytes)})"
+        )
+
+    @property
+    def target(self) -> Ints:
+        """int32 [entries], `action_target` of each."""
+        return self.action_target[self.action]
+
+    @property
+    def effect(self) -> Ints:
+        """int32 [entries], `action_effect` of each."""
+        return self.action_effect[self.action]
+
+    @property
+    def height(self) -> NDArray[np.int16]:
+        """int16 [entries], `action_height` of each."""
+        return self.action_height[self.action]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self._arrays().values())
+
+    def describe(self) -> str:
+        """What the table holds, in a few lines of text."""
+        rows, words = self.survives.shape
+        tokens = int((self.token_class != 0).sum())
+        depth = f"up to {self.depth_limit} deep" + (", by a limit" if self.recursive else "")
+        parts = [
+            f"{self!r}",
+            f"  vocabulary   {self.vocabulary_size:,} tokens, {tokens:,} of them eligible somewhere",
+            f"  classes      {self.token_classes:,} of tokens, {words * 32:,} bits a row, {rows:,} rows",
+            f"  entries      {len(self.action):,}, {len(self.conditional):,} depend on the stack, "
+            f"{len(self.action_target):,} different actions",
+            f"  stack        {self.returns.shape[1]:,} call sites, {len(self.returns):,} endings, {depth}",
+            f"  one token    pushes up to {self.push_sites.shape[1]} sites, leaves up to {self.longest_exit}",
+            f"  bytes        {_size(self.token_class.nbytes)} token classes, "
+            f"{_size(self.nbytes - self.token_class.nbytes)} everything else",
+        ]
+        return "\n".join(parts)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write everything to one file, which `load` checks."""
+        arrays, header = self._arrays(), self._header()
+        text = json.dumps({"format": FORMAT, "digest": _digest(header, arrays), **header})
+        with Path(path).open("wb") as file:
+            arrays["header"] = np.frombuffer(text.encode(), np.uint8)
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read what `save` has written.
+
+        Raises:
+            ValueError: not such a file, one of another version, or damaged.
+        """
+        try:
+            with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            header = json.loads(arrays.pop("header").tobytes())
+            version, digest = header.pop("format"), header.pop("digest")
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # np.load and zipfile raise a dozen kinds for damaged files
+            raise ValueError(f"{path} is not a saved table, or is damaged") from error
+        if version != FORMAT:
+            raise ValueError(
+                f"{path} was saved in format {version}, this version reads format {FORMAT}; compile it again"
+            )
+        if digest != _digest(header, arrays):
+            raise ValueError(f"{path} is damaged: its content does not match its checksum")
+        return cls(**header, **arrays)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    def _header(self) -> dict[str, int | bool | str]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if not isinstance(value, np.ndarray)}
+
+
+def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
+    """The table of a machine for a vocabulary.
+
+    Raises:
+        Unsatisfiable: the vocabulary cannot spell any text of the language.
+        TooLarge: a budget was exceeded.
+    """
+    composition = compose(machine, vocabulary.trie, accelerate.composer())
+    accelerate.start()
+    class_of_map, token_classes = _classes(composition)
+    entries, actions = _entries(composition, class_of_map, len(machine))
+    push_sites = _push_sites(composition, actions)
+    recursive = machine.depth is None
+    depth_limit = RECURSIVE_DEPTH if machine.depth is None else machine.depth
+    if lacks_bytes(machine, vocabulary):
+        identities = class_of_map[: composition.identities]
+        frames = _frames_of_tokens(machine, entries, actions, push_sites, token_classes, identities)
+        safe = safe_states(frames)
+        if not safe[0]:
+            raise Unsatisfiable(
+                "this vocabulary cannot spell any text of this grammar",
+                hint="it lacks bytes that the grammar needs as tokens of their own",
+            )
+        into_safe = (actions.effect < 0) | safe[np.where(actions.effect < 0, 0, actions.target)]
+        entries = entries.only(into_safe[entries.action])
+    elif recursive:
+        frames = Frames.of_bytes(machine)
+        safe = np.ones(frames.states, np.bool_)
+    height = np.zeros(len(actions.target), np.int64)
+    certain = (actions.effect >= 0)[entries.action]
+    if recursive:
+        need, site_need = room_needed(frames, safe, depth_limit)
+        if need[0] > depth_limit:
+            raise TooLarge(f"every text of this grammar nests more than {depth_limit} deep")
+        height = _heights(actions, push_sites, need, site_need)
+        # Whoever reached a state made sure of what it needs itself; more has to be looked at.
+        plain = np.where(actions.effect == NO_PUSH, height, NEVER)
+        certain = plain[entries.action] <= need[entries.state]
+
+    bounds = np.searchsorted(entries.state, np.arange(len(machine) + 1))
+    classes = int(class_of_map.max(initial=0)) + 1
+    row_of_state, survives, certain_bits = _rows(bounds, entries.unit, certain, classes)
+    counts = np.bitwise_count(survives).astype(np.int64)
+    open_question = ~certain & (entries.unit < token_classes)
+    maps = composition.map_of_token
+    token_class = np.where(maps == DEAD, 0, class_of_map[maps]).astype(np.int32)
+    return Table(
+        vocabulary_size=vocabulary.size,
+        vocabulary_digest=vocabulary.digest,
+        token_classes=token_classes,
+        byte_classes=machine.move.shape[1],
+        start=0,
+        depth_limit=depth_limit,
+        recursive=recursive,
+        longest_exit=_longest_exit(entries, actions, machine.returns, depth_limit),
+        end_tokens=np.array(vocabulary.end_tokens, np.int32),
+        token_class=_narrow(token_class, token_classes),
+        row_of_state=row_of_state,
+        survives=survives,
+        certain=certain_bits,
+        rank=(np.cumsum(counts, axis=1) - counts).astype(np.int32),
+        first_entry=bounds[:-1].astype(np.int32),
+        action=_narrow(entries.action, len(actions.target)),
+        action_target=actions.target,
+        action_effect=actions.effect,
+        action_height=height.astype(np.int16),
+        conditional_start=np.append(0, np.cumsum(open_question))[bounds].astype(np.int32),
+        conditional=entries.unit[open_question],
+        push_sites=push_sites,
+        push_length=(push_sites >= 0).sum(axis=1, dtype=np.int32),
+        ending=machine.ending.copy(),
+        returns=machine.returns.copy(),
+        accepting=machine.accepting.copy(),
+    )
+
+
+class _Entries(NamedTuple):
+    """Entries sorted by state and class, all int32."""
+
+    state: Ints
+    unit: Ints
+    action: Ints
+
+    def only(self, kept: Flags) -> _Entries:
+        """Some of the entries."""
+        return _Entries(*(column[kept] for column in self))
+
+
+class _Actions(NamedTuple):
+    """What entries may say, int32; see `Table`. The first are to stay in state 0, 1, ... and push nothing."""
+
+    target: Ints
+    effect: Ints
+
+
+def _narrow(numbers: Ints, count: int) -> NDArray[np.uint16] | Ints:
+    """Numbers below `count`, in 16 bits if they fit."""
+    return numbers.astype(np.uint16) if count <= 1 << 16 else numbers
+
+
+def lacks_bytes(machine: Machine, vocabulary: Vocabulary) -> bool:
+    """Whether some byte that the machine reads is no token of its own, so that tokens may miss an end."""
+    read = np.any(machine.move >= 0, axis=0)[machine.byte_class]
+    trie = vocabulary.trie
+    first_level = next(trie.levels())
+    nodes = trie.node_of_token[(trie.node_of_token >= 0) & (trie.node_of_token < first_level.stop)]
+    single = np.zeros(256, np.bool_)
+    single[trie.byte[nodes]] = True
+    return bool((read & ~single).any())
+
+
+def _classes(composition: Composition) -> tuple[Wide, int]:
+    """The class of each map (0: of none), and how many of them are classes of tokens, class 0 included."""
+    class_of_map = np.zeros(len(composition.start) - 1, np.int64)
+    tokens = composition.map_of_token
+    found = np.unique(tokens[tokens >= 0])
+    class_of_map[found] = np.arange(len(found)) + 1
+    count = token_classes = len(found) + 1
+    is_remainder = (composition.elements[2] < 0) & (composition.elements[1] != SELF)
+    owner = np.repeat(np.arange(len(class_of_map)), np.diff(composition.start))[is_remainder]
+    remainder = composition.elements[1, is_remainder]
+    while found.size:
+        found = np.unique(remainder[class_of_map[owner] > 0])
+        found = found[class_of_map[found] == 0]
+        class_of_map[found] = np.arange(count, count + len(found))
+        count += len(found)
+    return class_of_map, token_classes
+
+
+def _entries(composition: Composition, class_of_map: Wide, states: int) -> tuple[_Entries, _Actions]:
+    """The entries of all classes; effects are numbered as in the composition."""
+    by_class = np.argsort(class_of_map, kind="stable")[np.count_nonzero(class_of_map == 0) :]
+    begin = composition.start[by_class]
+    owner, at = spread(begin, composition.start[by_class + 1] - begin)
+    source, target, effect = (column.take(at) for column in composition.elements)
+    other = np.flatnonzero(effect != NO_PUSH)
+    unit, leaves = owner[other] + 1, effect[other] < 0
+    remainder = np.where(target[other] == SELF, unit, class_of_map[np.where(leaves, target[other], 0)])
+    key = (effect[other].astype(np.int64) << 32) | np.where(leaves, remainder, target[other])
+    keys, number = np.unique(key, return_inverse=True)
+    actions = _Actions(
+        np.append(np.arange(states, dtype=np.int32), (keys & 0xFFFFFFFF).astype(np.int32)),
+        np.append(np.zeros(states, np.int32), (keys >> 32).astype(np.int32)),
+    )
+    action = target
+    action[other] = states + number
+    # Sorted by class already. A stable sort of 16-bit keys is a radix sort, many times as fast as any other.
+    order = np.argsort(source.astype(np.uint16) if states <= 1 << 16 else source, kind="stable")
+    return _Entries(source.take(order), (owner + 1).take(order).astype(np.int32), action.take(order)), actions
+
+
+def _push_sites(composition: Composition, actions: _Actions) -> Ints:
+    """The sites of each string that is pushed, top last, padded with -1; renumbers the actions' effects."""
+    strings = np.unique(np.append(np.maximum(actions.effect, NO_PUSH), NO_PUSH))
+    pushes = actions.effect >= 0
+    actions.effect[pushes] = np.searchsorted(strings, actions.effect[pushes])
+    reversed_sites = []
+    while strings.any():
+        reversed_sites.append(composition.push_site[strings])
+        strings = composition.push_parent[strings]
+    padded = np.array(reversed_sites, np.int32).reshape(-1, len(strings))[::-1].T
+    # The padding stands at the bottom; a stable sort moves it to the top.
+    order = np.argsort(padded < 0, axis=1, kind="stable")
+    return np.ascontiguousarray(np.take_along_axis(padded, order, axis=1))
+
+
+def _frames_of_tokens(
+    machine: Machine,
+    entries: _Entries,
+    actions: _Actions,
+    push_sites: Ints,
+    token_classes: int,
+    identities: Wide,
+) -> Frames:
+    """What tokens do inside a frame."""
+    tokens = entries.only(entries.unit < token_classes)
+    state = tokens.state.astype(np.int64)
+    target, effect = (column[tokens.action].astype(np.int64) for column in actions)
+    stays = effect >= 0
+    # Tokens that leave a frame in their middle are not counted on: they are a bonus.
+    ends = ~stays & np.isin(target, identities[identities > 0])
+    ended = np.unique(np.stack([state[ends], ~effect[ends]]), axis=1)
+    return Frames.of_tokens(machine, state[stays], target[stays], effect[stays], ended, push_sites)
+
+
+def _heights(actions: _Actions, push_sites: Ints, need: Wide, site_need: Wide) -> Wide:
+    """How much room each action that stays has to find on top of its frame."""
+    pushed = push_sites >= 0
+    # A site with so many below it on the string needs room for what it returns to.
+    per_site = np.where(pushed, np.arange(push_sites.shape[1]) + site_need[push_sites], 0)
+    string_need = per_site.max(axis=1, initial=0)
+    leaves = actions.effect < 0
+    string, target = np.where(leaves, NO_PUSH, actions.effect), np.where(leaves, 0, actions.target)
+    height = np.maximum(string_need[string], pushed.sum(axis=1)[string] + need[target])
+    return np.where(leaves, 0, height)
+
+
+def _rows(
+    bounds: Wide, unit: Ints, certain: Flags, classes: int
+) -> tuple[Ints, NDArray[np.uint32], NDArray[np.uint32]]:
+    """The row of each state, and the distinct rows of survives and certain bits."""
+    data = (2 * unit + certain).astype(np.int32).tobytes()
+    ends = (bounds * 4).tolist()
+    number_of: dict[bytes, int] = {}
+    row_of_state = np.array(
+        [number_of.setdefault(data[begin:end], len(number_of)) for begin, end in pairwise(ends)],
+        np.int32,
+    )
+    words = (classes + 31) // 32
+    if len(number_of) * words * 4 > BIT_BUDGET:
+        raise TooLarge(
+            f"{classes:,} token classes in {len(number_of):,} kinds of states are more than a table can hold"
+        )
+    packed = np.frombuffer(b"".join(number_of), np.int32)
+    row = np.repeat(np.arange(len(number_of)), [len(key) // 4 for key in number_of])
+    bits = np.zeros((2, len(number_of), words * 32), np.bool_)
+    bits[0, row, packed >> 1] = True
+    bits[1, row, packed >> 1] = packed & 1
+    survives, certain_bits = np.packbits(bits, axis=-1, bitorder="little").view(np.uint32)
+    return row_of_state, survives, certain_bits
+
+
+def _longest_exit(entries: _Entries, actions: _Actions, returns: Ints, depth_limit: int) -> int:
+    """The most frames that one token leaves: the longest chain of actions each applied to what it left."""
+    leaving = np.flatnonzero(actions.effect < 0)
+    if not leaving.size:
+        return 0
+    states = len(entries.state) and int(entries.state[-1]) + 1
+    # Which action, if any, leaves a frame once more in each state to which a frame was left.
+    at = np.flatnonzero((actions.effect < 0)[entries.action])
+    key = entries.unit[at].astype(np.int64) * states + entries.state[at]
+    order = np.argsort(key)
+    key, action = key[order], entries.action[at][order]
+    ending, site = np.nonzero(returns >= 0)
+    pairs = np.unique(np.stack([ending, returns[ending, site]]), axis=1)
+    first = np.searchsorted(pairs[0], np.arange(len(returns) + 1))
+    ends = ~actions.effect[leaving]
+    owner, onto = spread(first[ends], first[ends + 1] - first[ends])
+    onward = actions.target[leaving][owner].astype(np.int64) * states + pairs[1][onto]
+    found = np.minimum(np.searchsorted(key, onward), len(key) - 1)
+    linked = (key[found] == onward) & (pairs[1][onto] < states)
+    edges = np.unique(np.stack([leaving[owner[linked]], action[found[linked]]]), axis=1)
+    exits = (actions.effect < 0).astype(np.int64)
+    while exits.max() < depth_limit:
+        longer = exits.copy()
+        np.maximum.at(longer, edges[0], exits[edges[1]] + 1)
+        if (longer == exits).all():
+            break
+        exits = longer
+    return int(min(exits.max(), depth_limit))
+
+
+def _digest(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
+    content = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        content.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        content.update(np.ascontiguousarray(array).tobytes())
+    return content.hexdigest()
+
+
+def _size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1024:,.0f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.1f} MiB"

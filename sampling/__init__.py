@@ -1,0 +1,11 @@
+"""Floor 2: logits in, tokens out, on the device where the logits are.
+
+    Table       ->  Arena       (arena.py: the tables of all grammars, end to end, as tensors)
+    Arena       ->  Constraint  (constraint.py: where every row stands, what it may emit, and what it becomes)
+
+This floor needs torch and knows no engine. Nothing in it waits for the device.
+"""
+
+from sortition.sampling.constraint import Constraint, Position
+
+__all__ = ["Constraint", "Position"]

@@ -1,0 +1,183 @@
+"""The tables of many grammars end to end, as tensors, so that one batch may mix them without regrouping.
+
+States, endings, pushed strings and entries are renumbered: each table's count from where the tables before it
+stop. Classes and call sites keep their numbers, because they are only ever looked up through a state or an
+ending, and those already know their table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sortition.grammars.table import Table
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Arena:
+    """Tables of one vocabulary on one device; grammar g is the g-th table.
+
+    Tensors are int32 unless said otherwise: [g] has one value for each grammar, [q] for each state.
+
+    Attributes:
+        vocabulary_digest: what the tables were compiled for.
+        start: [g], the state of the empty text.
+        depth_limit: [g], the most call sites on a stack.
+        token_class: [g, vocabulary], 0 where the token is accepted nowhere.
+        row_start: [q], the word of `survives`, `certain` and `rank` that begins the state's row.
+        survives, certain: int64, 32 class bits to a word.
+        rank: surviving classes of the row before this word.
+        first_entry: [q].
+        target, effect, height: [entries], as in `Table`.
+        conditional_start, conditional_count: [q], the state's part of `conditional`.
+        conditional: token classes whose fate depends on the stack.
+        push_start, push_length: [strings], the string's part of `push_site`.
+        push_site: call sites, the top last.
+        ending: [q], the number of what has ended here, -1 for nothing.
+        return_start: [endings], where the ending's part of `returns` begins.
+        returns: the next state by call site, -1 where this never happens.
+        accepting: bool [q], whether a text may end here with nothing on the stack.
+        longest_exit: the most frames that one token leaves.
+        longest_end: the most frames that the end of a text leaves.
+        longest_push: the most call sites that one token pushes.
+        most_conditional: the most conditional classes of one state.
+        token_words: the most words that classes of tokens take in a row.
+        deepest: the greatest depth limit.
+    """
+
+    vocabulary_digest: str
+    start: Tensor
+    depth_limit: Tensor
+    token_class: Tensor
+    row_start: Tensor
+    survives: Tensor
+    certain: Tensor
+    rank: Tensor
+    first_entry: Tensor
+    target: Tensor
+    effect: Tensor
+    height: Tensor
+    conditional_start: Tensor
+    conditional_count: Tensor
+    conditional: Tensor
+    push_start: Tensor
+    push_length: Tensor
+    push_site: Tensor
+    ending: Tensor
+    return_start: Tensor
+    returns: Tensor
+    accepting: Tensor
+    longest_exit: int
+    longest_end: int
+    longest_push: int
+    most_conditional: int
+    token_words: int
+    deepest: int
+
+    def __len__(self) -> int:
+        """The number of grammars."""
+        return len(self.start)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids that the tables know."""
+        return self.token_class.shape[1]
+
+    @classmethod
+    def of(cls, table: Table, device: torch.device) -> Self:
+        """One table, uploaded."""
+
+        def upload(array: NDArray[np.generic], dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.from_numpy(np.array(array)).to(device=device, dtype=dtype)
+
+        words = table.survives.shape[1]
+        strings, longest = table.push_sites.shape
+        endings, sites = table.returns.shape
+        counts = np.diff(table.conditional_start)
+        return cls(
+            vocabulary_digest=table.vocabulary_digest,
+            start=upload(np.array([table.start])),
+            depth_limit=upload(np.array([table.depth_limit])),
+            token_class=upload(table.token_class.astype(np.int32)[None]),
+            row_start=upload(table.row_of_state.astype(np.int64) * words),
+            survives=upload(table.survives.astype(np.int64).reshape(-1), torch.int64),
+            certain=upload(table.certain.astype(np.int64).reshape(-1), torch.int64),
+            rank=upload(table.rank.reshape(-1)),
+            first_entry=upload(table.first_entry),
+            # Class 0 has no entry, but looking for it must find something to read.
+            target=upload(np.append(table.target, 0)),
+            effect=upload(np.append(table.effect, 0)),
+            height=upload(np.append(table.height, 0)),
+            conditional_start=upload(table.conditional_start[:-1]),
+            conditional_count=upload(counts),
+            conditional=upload(np.append(table.conditional, 0)),
+            push_start=upload(np.arange(strings) * longest),
+            push_length=upload(table.push_length),
+            push_site=upload(np.append(table.push_sites.reshape(-1), -1)),
+            ending=upload(table.ending),
+            return_start=upload(np.arange(endings) * sites),
+            returns=upload(np.append(table.returns.reshape(-1), -1)),
+            accepting=upload(table.accepting, torch.bool),
+            longest_exit=table.longest_exit,
+            longest_end=_longest_end(table),
+            longest_push=longest,
+            most_conditional=int(counts.max(initial=0)),
+            token_words=(table.token_classes + 31) // 32,
+            deepest=table.depth_limit,
+        )
+
+    def followed_by(self, other: Self) -> Self:
+        """Both arenas as one; grammars of the other are numbered after those of this one.
+
+        Raises:
+            ValueError: they were compiled for different vocabularies.
+        """
+        if self.vocabulary_digest != other.vocabulary_digest:
+            raise ValueError("grammars that share a batch have to be compiled for the same vocabulary")
+        states, endings, strings = len(self.ending), len(self.return_start), len(self.push_start)
+        stays = other.effect >= 0
+        renumbered = {
+            "start": other.start + states,
+            "row_start": other.row_start + len(self.survives),
+            "first_entry": other.first_entry + len(self.target),
+            "target": other.target + stays.int() * states,
+            "effect": other.effect + torch.where(stays, strings, -endings).int(),
+            "conditional_start": other.conditional_start + len(self.conditional),
+            "push_start": other.push_start + len(self.push_site),
+            "ending": _shifted(other.ending, endings),
+            "return_start": other.return_start + len(self.returns),
+            "returns": _shifted(other.returns, states),
+        }
+        joined: dict[str, object] = {}
+        for field in fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if isinstance(mine, Tensor):
+                joined[field.name] = torch.cat([mine, renumbered.get(field.name, theirs)])
+            elif isinstance(mine, int):
+                joined[field.name] = max(mine, theirs)
+            else:
+                joined[field.name] = mine
+        return type(self)(**joined)  # type: ignore[arg-type]
+
+
+def _shifted(numbers: Tensor, by: int) -> Tensor:
+    """Numbers from `by` on, -1 as it is."""
+    return torch.where(numbers >= 0, numbers + by, numbers)
+
+
+def _longest_end(table: Table) -> int:
+    """The most frames that the end of a text leaves: the longest chain of states that each end a frame."""
+    lapses = table.ending >= 0
+    chain = lapses
+    length = 0
+    while length < table.depth_limit and chain.any():
+        length += 1
+        # By ending: whether some call site returns into the chain. The last place stands for -1, nowhere.
+        again = np.append(np.logical_or.reduce(np.append(chain, False)[table.returns], axis=1), False)
+        chain = lapses & again[table.ending]
+    return length

@@ -1,0 +1,215 @@
+"""Machines and vocabularies for tests: a small JSON, random rules that nest, and random arrays."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+
+from sortition.grammars.errors import GrammarError
+from sortition.grammars.expr import (
+    Call,
+    Expr,
+    alternative,
+    concat,
+    literal,
+    one_of,
+    optional,
+    repeat,
+    star,
+)
+from sortition.grammars.machine import Machine
+from sortition.grammars.oracle import Walk
+from sortition.grammars.vocabulary import Vocabulary
+
+DIGIT = one_of([(48, 57)])
+
+NASTY = [
+    *[
+        b'"},{"a":[1',
+        b"]]}",
+        b'"a',
+        b"1]",
+        b",1",
+        b"12",
+        b"null,",
+        b"}}",
+        b'":',
+        b"]]]]",
+        b"[[[[",
+        b"[]",
+        b"{}",
+    ],
+    *[
+        b'{"a":{"b":',
+        b'"}]},{"',
+        b"1,2",
+        b"1.5]",
+        b"-1,",
+        b"]}",
+        b'],"a"',
+        b'"","',
+        b"true}",
+        b"0}]",
+        b"0,0,0,0",
+    ],
+]
+"""Tokens that close several frames and open others."""
+
+
+def separated(item: Expr) -> Expr:
+    """Nothing, or items with commas between them."""
+    return optional(concat(item, star(concat(literal(b","), item))))
+
+
+@cache
+def json_machine() -> Machine:
+    """JSON without white space and escapes: recursion, strings that end by a quote, numbers that lapse."""
+    value = alternative(*map(Call, ("string", "number", "name", "array", "object")))
+    rules = {
+        "string": concat(literal(b'"'), star(one_of([(32, 33), (35, 91), (93, 126)])), literal(b'"')),
+        "number": concat(
+            optional(literal(b"-")), DIGIT, star(DIGIT), optional(concat(literal(b"."), DIGIT, star(DIGIT)))
+        ),
+        "name": alternative(literal(b"true"), literal(b"false"), literal(b"null")),
+        "array": concat(literal(b"["), separated(value), literal(b"]")),
+        "object": concat(
+            literal(b"{"), separated(concat(Call("string"), literal(b":"), value)), literal(b"}")
+        ),
+    }
+    return Machine.of(rules, value)
+
+
+@cache
+def brackets_machine() -> Machine:
+    """Balanced brackets, at least one pair."""
+    return Machine.of({"pair": concat(literal(b"["), star(Call("pair")), literal(b"]"))}, Call("pair"))
+
+
+@cache
+def required_key_machine() -> Machine:
+    """Objects with a required key and other keys, which hold numbers or such objects."""
+    value = alternative(Call("object"), Call("number"))
+    member = concat(Call("other"), literal(b":"), value)
+    rules = {
+        "number": concat(DIGIT, star(DIGIT)),
+        "required": literal(b'"r"'),
+        "other": concat(literal(b'"'), star(one_of([(97, 104)])), literal(b'"')),
+        "object": concat(
+            literal(b"{"),
+            star(concat(member, literal(b","))),
+            concat(Call("required"), literal(b":"), Call("number")),
+            star(concat(literal(b","), member)),
+            literal(b"}"),
+        ),
+    }
+    return Machine.of(rules, Call("object"))
+
+
+def random_machine(draw: random.Random) -> Machine:
+    """Random rules in the manner of JSON, over few bytes, so that tokens meet many rules."""
+    while True:
+        try:
+            return _random_machine(draw)
+        except GrammarError:
+            continue
+
+
+def _random_machine(draw: random.Random) -> Machine:
+    names = [f"rule{number}" for number in range(draw.randrange(2, 6))]
+    strings, numbers = ["string0", "string1"], ["number0"]
+
+    def word(depth: int) -> Expr:
+        kind = draw.randrange(4) if depth else 0
+        if kind == 0:
+            return literal(bytes(draw.choices(b"ab", k=draw.randrange(1, 3))))
+        if kind == 1:
+            return concat(word(depth - 1), word(depth - 1))
+        if kind == 2:
+            return alternative(word(depth - 1), word(depth - 1))
+        low = draw.randrange(2)
+        return repeat(word(depth - 1), low, draw.choice([None, low + 1, low + 3]))
+
+    def value() -> Expr:
+        kinds = [*draw.choices(names, k=draw.randrange(3)), *draw.choices(strings + numbers, k=2)]
+        return alternative(*map(Call, kinds))
+
+    rules: dict[str, Expr] = {name: concat(literal(b'"'), word(3), literal(b'"')) for name in strings}
+    for name in numbers:
+        digits = one_of([(48, 49)])
+        rules[name] = concat(digits, repeat(digits, 0, draw.choice([None, 1, 2])))
+    for name in names:
+        if draw.random() < 0.4:
+            body = separated(value())
+        elif draw.random() < 0.5:
+            member = concat(Call(draw.choice(strings)), literal(b":"), value())
+            body = separated(member)
+        else:
+            body = concat(value(), literal(b","), optional(concat(value(), literal(b","))), value())
+        opening, closing = draw.choice([(b"[", b"]"), (b"{", b"}")])
+        rules[name] = concat(literal(opening), body, literal(closing))
+    return Machine.of(rules, value())
+
+
+def random_arrays(draw: random.Random) -> Machine:
+    """A machine of random arrays: no language anyone would want, but every situation that arrays can say."""
+    states, classes, sites, endings = 9, 4, 4, 3
+    generator = np.random.default_rng(draw.randrange(1 << 32))
+    move = generator.integers(0, states, (states, classes))
+    move[generator.random((states, classes)) < 0.45] = -1
+    move[generator.random(states) < 0.3] = -1
+    call = generator.integers(0, sites, (states, classes))
+    call[(move < 0) | (generator.random((states, classes)) < 0.7)] = -1
+    ending = generator.integers(0, endings, states)
+    ending[generator.random(states) < 0.5] = -1
+    ending[(move < 0).all(axis=1)] = generator.integers(0, endings)
+    returns = generator.integers(0, states, (endings, sites))
+    returns[generator.random((endings, sites)) < 0.3] = -1
+    byte_class = np.full(256, classes, np.uint8)
+    byte_class[97 : 97 + classes] = np.arange(classes)
+    nothing = np.full((states, 1), -1)
+    return Machine(
+        byte_class=byte_class,
+        move=np.hstack([move, nothing]).astype(np.int32),
+        call=np.hstack([call, nothing]).astype(np.int32),
+        ending=ending.astype(np.int32),
+        returns=returns.astype(np.int32),
+        accepting=ending < 0,
+        need=np.zeros(states, np.int16),
+        site_need=np.zeros(sites, np.int16),
+        depth=1000,
+    )
+
+
+def spelled(machine: Machine) -> bytes:
+    """Every byte that the machine reads."""
+    read = (machine.move >= 0).any(axis=0)[machine.byte_class]
+    return bytes(np.flatnonzero(read).tolist())
+
+
+def random_text(machine: Machine, draw: random.Random, length: int) -> bytes:
+    """The beginning of some text of the language."""
+    walk, text, alphabet = Walk(machine), bytearray(), spelled(machine)
+    while len(text) < length:
+        readable = [byte for byte in alphabet if walk.copy().advance(byte)]
+        if not readable:
+            break
+        text.append(draw.choice(readable))
+        walk.advance(text[-1])
+    return bytes(text)
+
+
+def random_vocabulary(machine: Machine, draw: random.Random, size: int = 60) -> Vocabulary:
+    """Every byte that the machine reads, and longer tokens, many of which occur in texts; some are equal."""
+    alphabet = spelled(machine)
+    tokens = [bytes([byte]) for byte in alphabet]
+    while len(tokens) < len(alphabet) + size:
+        if draw.random() < 0.2:
+            tokens.append(bytes(draw.choices(alphabet, k=draw.randrange(1, 5))))
+        else:
+            text = random_text(machine, draw, 40)
+            start = draw.randrange(len(text) + 1)
+            tokens.append(text[start : start + draw.randrange(2, 12)])
+    draw.shuffle(tokens)
+    return Vocabulary.of(tokens, end_tokens=[])

@@ -1,0 +1,210 @@
+"""The maps of words against walking the bytes of the words from every state."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import machines
+import models
+import numpy as np
+import pytest
+
+from sortition.grammars import accelerate
+from sortition.grammars import compose as compose_module
+from sortition.grammars.compose import DEAD, IDENTITY, NO_PUSH, SELF, Composer, Composition, compose
+from sortition.grammars.errors import TooLarge
+from sortition.grammars.expr import alternative, literal
+from sortition.grammars.machine import Machine
+from sortition.grammars.oracle import Walk
+from sortition.grammars.trie import Trie
+
+Place = tuple[int, list[int]]
+
+
+def apply(maps: Composition, returns: np.ndarray, number: int, state: int, stack: list[int]) -> Place | None:
+    """A map applied to a state and a stack, as `Composition` describes it."""
+    stack = stack.copy()
+    while number != DEAD:
+        elements = maps.elements[:, maps.start[number] : maps.start[number + 1]]
+        found = np.flatnonzero(elements[0] == state)
+        if not found.size:
+            return None
+        _, target, effect = elements[:, found[0]].tolist()
+        if effect >= 0:
+            pushed = []
+            while effect != NO_PUSH:
+                pushed.append(int(maps.push_site[effect]))
+                effect = int(maps.push_parent[effect])
+            return target, stack + pushed[::-1]
+        if not stack:
+            return None
+        state = int(returns[~effect, stack.pop()])
+        number = number if target == SELF else target
+    return None
+
+
+def walked(machine: Machine, text: bytes, state: int, stack: list[int]) -> Place | None:
+    walk = Walk(machine)
+    walk.state, walk.stack = state, stack.copy()
+    return (walk.state, walk.stack) if all(walk.advance(byte) for byte in text) else None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_maps_of_random_arrays(seed: int) -> None:
+    draw = random.Random(seed)
+    machine = machines.random_arrays(draw)
+    composer = Composer(machine)
+    words = [bytes(draw.choices(b"abcd", k=draw.randrange(7))) for _ in range(60)]
+    numbers = [composer.word(word) for word in words]
+    maps = composer.composition(np.array(numbers, np.int32))
+    # A leaf is never where a text is: its frame has ended.
+    states = np.flatnonzero(~machine.leaves).tolist()
+    for word, number in zip(words, numbers, strict=True):
+        for state in states:
+            stack = draw.choices(range(machine.returns.shape[1]), k=draw.randrange(6))
+            expected = walked(machine, word, state, stack)
+            assert apply(maps, machine.returns, number, state, stack) == expected, (word, state, stack)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_trie_is_the_words_one_by_one(seed: int) -> None:
+    draw = random.Random(seed)
+    machine = machines.random_machine(draw) if seed % 2 else machines.random_arrays(draw)
+    vocabulary = machines.random_vocabulary(machine, draw) if seed % 2 else None
+    tokens = (
+        vocabulary.tokens
+        if vocabulary
+        else tuple(bytes(draw.choices(b"abcde", k=draw.randrange(9))) for _ in range(80))
+    )
+    composition = compose(machine, Trie.of(tokens))
+    composer = Composer(machine)
+    renumbered: dict[int, int] = {}
+    for token, number in zip(tokens, composition.map_of_token.tolist(), strict=True):
+        alone = composer.word(token) if token else DEAD
+        assert renumbered.setdefault(number, alone) == alone
+    assert len(set(renumbered.values())) == len(renumbered)
+
+
+def test_equal_maps_are_one_and_different_maps_are_not() -> None:
+    composer = Composer(machines.json_machine())
+    assert composer.word(b"") == IDENTITY
+    assert composer.word(b'"abc') == composer.word(b'"xyz')
+    assert composer.word(b"12") == composer.word(b"98")
+    assert composer.word(b"[") != composer.word(b"{")
+    assert composer.word(b"]}") != composer.word(b"}]")
+    assert composer.word(b"\x00") == DEAD
+    assert composer.word(b'"\x00"') == DEAD
+
+
+def test_what_nobody_can_go_on_with_is_dropped() -> None:
+    # After a number's end no caller reads a letter, so the number's own states do not survive it either.
+    composer = Composer(machines.json_machine())
+    maps = composer.composition(np.array([composer.word(b"x")], np.int32))
+    source, target, effect = maps.elements[:, maps.start[-2] : maps.start[-1]]
+    assert (effect >= 0).all() and (source == target).all()
+
+
+def test_a_token_of_many_brackets() -> None:
+    machine = machines.brackets_machine()
+    composer = Composer(machine)
+    deep = composer.word(b"[" * 300)
+    maps = composer.composition(np.array([deep, composer.word(b"]" * 300)], np.int32))
+    place = apply(maps, machine.returns, deep, 0, [])
+    assert place == walked(machine, b"[" * 300, 0, []) and place is not None and len(place[1]) == 300
+    closed = apply(maps, machine.returns, composer.word(b"]" * 300), *place)
+    assert closed == walked(machine, b"]" * 300, *place) and closed is not None and not closed[1]
+
+
+def same(one: Composition, other: Composition) -> bool:
+    return all(
+        np.array_equal(getattr(one, field.name), getattr(other, field.name))
+        for field in dataclasses.fields(Composition)
+    )
+
+
+def test_compiled_loops_find_the_same_maps() -> None:
+    compose_jit = pytest.importorskip("sortition.grammars.compose_jit")
+    for seed in range(60):
+        draw = random.Random(seed)
+        machine = machines.random_machine(draw) if seed % 2 else machines.random_arrays(draw)
+        tokens = [bytes(draw.choices(b"abcde", k=draw.randrange(9))) for _ in range(80)]
+        trie = machines.random_vocabulary(machine, draw).trie if seed % 2 else Trie.of(tokens)
+        assert same(compose(machine, trie), compose(machine, trie, compose_jit.FastComposer))
+
+
+def test_compiled_loops_on_a_real_vocabulary() -> None:
+    compose_jit = pytest.importorskip("sortition.grammars.compose_jit")
+    machine, trie = machines.json_machine(), models.vocabulary("smollm2").trie
+    assert same(compose(machine, trie), compose(machine, trie, compose_jit.FastComposer))
+
+
+def test_many_maps_outgrow_every_array() -> None:
+    # Nearly every prefix of every word has a map of its own.
+    draw = random.Random(0)
+    words = sorted({bytes(draw.choices(range(97, 123), k=6)) for _ in range(1500)})
+    machine = Machine.of({}, alternative(*map(literal, words)))
+    trie = Trie.of(words)
+    composition = compose(machine, trie)
+    assert len(composition.start) > 2500
+    compose_jit = pytest.importorskip("sortition.grammars.compose_jit")
+    assert same(composition, compose(machine, trie, compose_jit.FastComposer))
+
+
+def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(3)
+    machine = machines.json_machine()
+    trie = machines.random_vocabulary(machine, draw).trie
+    whole = compose(machine, trie)
+    monkeypatch.setattr(compose_module, "_CHUNK", 7)
+    in_pieces = compose(machine, trie)
+    # In pieces the maps may be found in another order, so only what each token does is compared.
+    assert len(np.unique(in_pieces.map_of_token)) == len(np.unique(whole.map_of_token))
+    for token, (one, other) in enumerate(zip(whole.map_of_token, in_pieces.map_of_token, strict=True)):
+        for state in np.flatnonzero(~machine.leaves).tolist():
+            stack = draw.choices(range(machine.returns.shape[1]), k=3)
+            expected = apply(whole, machine.returns, int(one), state, stack)
+            assert apply(in_pieces, machine.returns, int(other), state, stack) == expected, token
+
+
+def test_too_many_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compose_module, "ELEMENT_BUDGET", 100)
+    machine = machines.json_machine()
+    with pytest.raises(TooLarge, match="more than 100 entries"):
+        compose(machine, machines.random_vocabulary(machine, random.Random(0)).trie)
+
+
+def test_acceleration_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerate, "_thread", None)
+    monkeypatch.setenv(accelerate.SWITCH, "0")
+    accelerate.start()
+    assert accelerate._thread is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0, 2, 60])
+def test_acceleration_comes_and_goes_in_silence(seconds: int, tmp_path: Path) -> None:
+    """Whenever the process ends: before numba is imported, while the loops are compiled, or later."""
+    pytest.importorskip("numba")
+    program = f"""if True:
+        import time
+        from sortition.grammars import accelerate
+        accelerate.start()
+        until = time.monotonic() + {seconds}
+        while time.monotonic() < until and not accelerate._loaded:
+            time.sleep(0.05)
+        print(accelerate.composer().__name__)
+    """
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() == ("FastComposer" if seconds == 60 else "Composer")

@@ -1,0 +1,399 @@
+"""JSON Schema: cases as data, and agreement with validators on the official suite, maskbench and draws."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis_jsonschema import from_schema
+from pydantic import BaseModel
+
+from sortition.grammars import errors
+from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfiable
+from sortition.grammars.grammar import Grammar
+from sortition.grammars.json_schema import json_schema
+
+CASES = json.loads((Path(__file__).parent / "cases" / "json_schema.json").read_text())
+SHARED = Path(__file__).parents[2] / "shared" / "cases"
+SUITE, MASKBENCH, REPORTS = (
+    SHARED / name for name in ("json-schema-suite.jsonl", "maskbench.jsonl.gz", "reports.jsonl")
+)
+
+SAMPLE = 150
+"""Schemas of maskbench in the default run; all of them take 20 minutes."""
+
+LEFT_OUT = {
+    "same object with different property order is valid",
+    "a float with zero fractional part is an integer",
+    "valid if optional overflow handling is implemented",
+}
+"""Valid instances of the suite that are left out on purpose: other key orders and spellings of integers."""
+
+
+def needs(path: Path) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not path.exists(), reason=f"needs {path.name} beside the repository")
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    try:
+        return grammar.accepts(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def spellings(value: Any) -> Iterator[str]:
+    """What `json.dumps` makes of a value, the ways that the default whitespace allows."""
+    yield json.dumps(value, separators=(",", ":"))
+    yield json.dumps(value, ensure_ascii=False)
+    yield json.dumps(value, indent=2)
+
+
+@pytest.mark.parametrize("case", CASES["languages"], ids=lambda case: case["about"])
+def test_case(case: dict[str, Any]) -> None:
+    grammar = json_schema(case["schema"])
+    assert [text for text in case["accept"] if not accepts(grammar, text)] == []
+    assert [text for text in case["reject"] if accepts(grammar, text)] == []
+
+
+@pytest.mark.parametrize("case", CASES["policies"], ids=lambda case: case["whitespace"])
+def test_whitespace(case: dict[str, Any]) -> None:
+    grammar = json_schema(True, whitespace=case["whitespace"])
+    assert [text for text in case["accept"] if not accepts(grammar, text)] == []
+    assert [text for text in case["reject"] if accepts(grammar, text)] == []
+
+
+@pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: f"{case['error']}: {case['schema']}"[:80])
+def test_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(GrammarError) as caught:
+        json_schema(case["schema"])
+    found = caught.value
+    assert (type(found).__name__, found.pointer, found.keyword) == tuple(
+        case[key] for key in ("error", "pointer", "keyword")
+    )
+
+
+@pytest.mark.parametrize("case", CASES["warnings"], ids=lambda case: case["say"][0])
+def test_warning(case: dict[str, Any]) -> None:
+    (warning,) = json_schema(case["schema"]).warnings
+    assert all(part in warning for part in case["say"])
+
+
+def test_known_keywords_bring_no_warning() -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "", "$comment": "", "default": 1}
+    assert json_schema({**schema, "$defs": {"a": True}, "type": "string", "format": "date"}).warnings == ()
+
+
+def test_indentation_stops_at_depth_16() -> None:
+    grammar = json_schema(True)
+    value: Any = 1
+    for depth in range(1, 19):
+        value = [value]
+        assert accepts(grammar, json.dumps(value, indent=2)) == (depth <= 16)
+        assert accepts(grammar, json.dumps(value))
+
+
+def test_no_run_of_whitespace_is_longer_than_64_spaces() -> None:
+    assert not accepts(json_schema(True), "[1," + " " * 400 + "2]")
+    assert not accepts(json_schema(True), "[\n" + " " * 66 + "1]")
+
+
+def test_whitespace_must_be_whitespace() -> None:
+    with pytest.raises(Invalid, match="more than whitespace"):
+        json_schema(True, whitespace="x?")
+    with pytest.raises(Invalid):
+        json_schema(True, whitespace="(")
+
+
+def test_formats_can_be_annotations() -> None:
+    schema = {"type": "string", "format": "date"}
+    assert not accepts(json_schema(schema), '"x"')
+    assert accepts(json_schema(schema, formats="annotate"), '"x"')
+
+
+def test_json_text_and_pydantic_classes() -> None:
+    class Person(BaseModel):
+        name: str
+        age: int | None = None
+
+    assert json_schema('{"type": "null"}').accepts("null")
+    grammar = json_schema(Person)
+    assert grammar.accepts('{"name":"Ada","age":36}') and grammar.accepts('{"name":"Ada"}')
+    assert not grammar.accepts('{"age":36}')
+    assert "Person" in repr(grammar)
+    with pytest.raises(Invalid):
+        json_schema("{")
+
+
+def test_grammars_of_schemas_combine() -> None:
+    either = json_schema({"type": "integer"}) | json_schema({"type": "string"})
+    assert either.accepts("1") and either.accepts('"x"') and not either.accepts("null")
+
+
+def test_long_strings_stay_small() -> None:
+    grammar = json_schema({"type": "string", "maxLength": 2000})
+    assert accepts(grammar, json.dumps("é\n" * 1000)) and not accepts(grammar, json.dumps("é\n" * 1000 + "x"))
+    assert len(grammar.machine) < 2_100
+
+
+def nested(levels: int, leaf: Any) -> Any:
+    for level in range(levels):
+        leaf = {"anyOf": [leaf, {"type": "object", "properties": {f"k{level}": leaf}}, {"items": leaf}]}
+    return leaf
+
+
+def deep(levels: int, wrap: str) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(levels):
+        schema = {wrap: [schema]} if wrap == "anyOf" else {wrap: {"a": schema}}
+    return schema
+
+
+HOSTILE = {
+    "shared subschemas": nested(9, {"type": "string"}),
+    "many values": {"enum": [f"value {i}" for i in range(100_000)]},
+    "many choices": {"allOf": [{"anyOf": [{"required": [f"{i}{j}"]} for j in range(9)]} for i in range(9)]},
+    "deep properties": deep(10_000, "properties"),
+    "deep anyOf": deep(10_000, "anyOf"),
+    "deep text": '{"not":' * 50_000 + "true" + "}" * 50_000,
+    "many items": {"minItems": 10**9},
+    "large numbers": {"minimum": 10**5000},
+    "small multiples": {"multipleOf": 1e-300},
+    "many patterns": {"patternProperties": {f"a{i}.*b{i}": {"const": i} for i in range(30)}},
+    "tags": {"oneOf": [{"properties": {"k": {"const": i}}, "required": ["k"]} for i in range(100)]},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_schemas_are_compiled_or_refused_soon(name: str) -> None:
+    json_schema(True)
+    start = time.process_time()
+    with suppress(TooLarge, errors.Unsupported):
+        json_schema(HOSTILE[name])
+    # The budgets aim at one second on an idle core; tests share theirs.
+    assert time.process_time() - start < 4
+
+
+def test_a_schema_that_contains_itself_is_invalid() -> None:
+    schema: dict[str, Any] = {}
+    schema["items"] = schema
+    with pytest.raises(Invalid, match="contains itself"):
+        json_schema(schema)
+
+
+def suite() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in SUITE.read_text().splitlines()] if SUITE.exists() else []
+
+
+@needs(SUITE)
+@pytest.mark.parametrize("draft", ["draft7", "draft2020-12"])
+def test_official_suite(draft: str) -> None:
+    """No group that compiles has a wrong verdict; key order and what is left out on purpose aside."""
+    dialect = {
+        "draft7": "http://json-schema.org/draft-07/schema#",
+        "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+    }[draft]
+    wrong, compiled = [], 0
+    for group in (group for group in suite() if group["draft"] == draft):
+        schema = group["schema"]
+        if isinstance(schema, dict):
+            schema = {"$schema": dialect, **schema}
+        asserted = "format" in group["file"] and group["file"] != "format.json"
+        try:
+            grammar = json_schema(schema, formats="assert" if asserted else "annotate")
+        except Unsatisfiable:
+            wrong += [case for case in group["tests"] if case["valid"]]
+            continue
+        except GrammarError as error:
+            assert error.pointer is not None, group
+            continue
+        compiled += 1
+        for case in group["tests"]:
+            if "content" in group["file"] or case["description"] in LEFT_OUT or "leap second" in str(case):
+                continue
+            verdicts = {accepts(grammar, text) for text in spellings(case["data"])}
+            if verdicts != {case["valid"]} and not (
+                case["valid"] and reordered(grammar, schema, case["data"])
+            ):
+                wrong.append((group["file"], group["description"], case))
+    assert wrong == []
+    assert compiled > 150
+
+
+def reordered(grammar: Grammar, schema: Any, value: Any) -> bool:
+    """Whether the value is accepted once its keys are in the order in which the schema names them."""
+    orders = [list(names) for names in named(schema)]
+    return accepts(grammar, json.dumps(in_order(value, orders)))
+
+
+def named(schema: Any) -> Iterator[list[str]]:
+    """The names in each schema inside a schema, those in `properties` first."""
+    if isinstance(schema, dict):
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        names = [
+            *(properties if isinstance(properties, dict) else ()),
+            *(required if isinstance(required, list) else ()),
+        ]
+        for needed in (schema.get("dependentRequired"), schema.get("dependencies")):
+            for name, others in needed.items() if isinstance(needed, dict) else ():
+                names += [name, *(others if isinstance(others, list) else ())]
+        if names:
+            yield list(dict.fromkeys(names))
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from named(inner)
+
+
+def in_order(value: Any, orders: list[list[str]]) -> Any:
+    if isinstance(value, list):
+        return [in_order(item, orders) for item in value]
+    if not isinstance(value, dict):
+        return value
+    fitting = sorted(orders, key=lambda order: -sum(key in value for key in order))
+    keys = dict.fromkeys([key for order in fitting for key in order if key in value] + list(value))
+    return {key: in_order(value[key], orders) for key in keys}
+
+
+def judge(line: str) -> tuple[str, list[Any]]:
+    """Compile one schema of maskbench: what became of it, and the instances with a wrong verdict."""
+    record = json.loads(line)
+    try:
+        grammar = json_schema(record["schema"])
+        grammar.machine  # noqa: B018
+    except GrammarError as error:
+        return type(error).__name__, [error] if isinstance(error, Invalid) else []
+    wrong = []
+    for test in record["tests"]:
+        for text in spellings(test["data"]):
+            if accepts(grammar, text) != test["valid"] and not (
+                test["valid"] and reordered(grammar, record["schema"], test["data"])
+            ):
+                wrong.append((record["name"], test["valid"], text[:500]))
+                break
+    return "compiled", wrong
+
+
+def maskbench() -> list[str]:
+    with gzip.open(MASKBENCH, "rt") as file:
+        return file.read().splitlines()
+
+
+@needs(MASKBENCH)
+def test_maskbench_sample() -> None:
+    lines = [line for line in random.Random(7).sample(maskbench(), SAMPLE) if len(line) < 20_000]
+    results = [judge(line) for line in lines]
+    assert [wrong for _, wrong in results if wrong] == []
+    assert sum(outcome == "compiled" for outcome, _ in results) > 0.85 * len(lines)
+
+
+@needs(MASKBENCH)
+@pytest.mark.slow
+def test_maskbench() -> None:
+    results = [judge(line) for line in maskbench()]
+    assert [wrong for _, wrong in results if wrong] == []
+    assert sum(outcome == "compiled" for outcome, _ in results) > 0.9 * len(results)
+
+
+def reports() -> list[dict[str, Any]]:
+    lines = REPORTS.read_text().splitlines() if REPORTS.exists() else []
+    return [case for case in map(json.loads, lines) if case["input"]["kind"] == "json_schema"]
+
+
+REFUSED_REPORTS = {"ollama/ollama#18226", "frenck/probatio#34"}
+"""Lookaround in a pattern, and `uniqueItems`."""
+
+
+@needs(REPORTS)
+@pytest.mark.parametrize("case", reports(), ids=lambda case: case["id"])
+def test_reported_case(case: dict[str, Any]) -> None:
+    try:
+        grammar = json_schema(case["input"]["schema"])
+    except GrammarError:
+        assert not case["accept"] or case["id"] in REFUSED_REPORTS
+        return
+    # Spaces inside the brackets are what no printer writes.
+    wanted = [text for text in case["accept"] if not text.startswith("{ ")]
+    assert [text for text in wanted if not accepts(grammar, text)] == []
+    assert [text for text in case["reject"] + case["policy_reject"] if accepts(grammar, text)] == []
+
+
+DRAWN = [
+    {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "minimum": -3}, "b": {"maxLength": 3}},
+        "required": ["a"],
+    },
+    {"type": "array", "items": {"type": ["number", "null"]}, "maxItems": 4},
+    {
+        "anyOf": [
+            {"type": "string", "pattern": "^[ab]+$"},
+            {"type": "number", "exclusiveMaximum": 2},
+            {"enum": [[], {}, 7]},
+        ]
+    },
+    {
+        "type": "object",
+        "additionalProperties": {"type": "boolean"},
+        "properties": {"": {"const": None}},
+        "maxProperties": 3,
+    },
+    {
+        "prefixItems": [{"type": "string", "minLength": 1}],
+        "items": {"multipleOf": 3, "type": "integer"},
+        "type": "array",
+    },
+]
+
+
+@pytest.mark.parametrize("schema", DRAWN, ids=str)
+def test_drawn_instances(schema: dict[str, Any]) -> None:
+    """Valid instances are accepted in the order of their keys, and any JSON as the validator says."""
+    grammar = json_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    whatever = st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-9, 9)
+        | st.floats(-9, 9).map(lambda x: round(x, 2))
+        | st.text('ab"é', max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["a", "b", "", "é"]), inner, max_size=3)
+        ),
+        max_leaves=5,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        valid = from_schema(schema)
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(value=valid | whatever)
+    def check(value: Any) -> None:
+        accepted = reordered(grammar, schema, value)
+        is_valid = validator.is_valid(value)
+        # Whole numbers with a fraction are no spelling of an integer here.
+        if is_valid and not accepted:
+            assert any(
+                part.endswith(".0")
+                for part in json.dumps(value).replace("]", " ").replace("}", " ").replace(",", " ").split()
+            )
+        assert is_valid or not accepted
+
+    check()
+
+
+@pytest.mark.parametrize("case", CASES["formats"], ids=lambda case: case["format"])
+def test_format(case: dict[str, Any]) -> None:
+    grammar = json_schema({"type": "string", "format": case["format"]})
+    assert [text for text in case["accept"] if not accepts(grammar, json.dumps(text))] == []
+    assert [text for text in case["reject"] if accepts(grammar, json.dumps(text))] == []
+    assert all(jsonschema.FormatChecker().conforms(text, case["format"]) for text in case["accept"])

@@ -1,0 +1,384 @@
+"""One sequence on the host: the laws of masks, steps, rollbacks and forced runs."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import gzip
+import json
+import random
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import machines
+import models
+import numpy as np
+import pytest
+
+from sortition.grammars import matcher as matcher_module
+from sortition.grammars import table as table_module
+from sortition.grammars.errors import GrammarError, TooLarge
+from sortition.grammars.expr import alternative, concat, literal, star
+from sortition.grammars.grammar import Grammar
+from sortition.grammars.json_schema import json_schema
+from sortition.grammars.liveness import Frames, room_needed
+from sortition.grammars.machine import Machine
+from sortition.grammars.matcher import Matcher
+from sortition.grammars.oracle import Room, Walk, read
+from sortition.grammars.table import Table, build_table
+from sortition.grammars.vocabulary import Vocabulary
+
+
+def ids(mask: np.ndarray) -> list[int]:
+    """The tokens whose bit is set: token t is bit t & 31 of word t >> 5."""
+    return [32 * word + bit for word in range(len(mask)) for bit in range(32) if int(mask[word]) >> bit & 1]
+
+
+def compiled(machine: Machine, tokens: list[bytes], end_tokens: list[int] | None = None) -> Table:
+    return build_table(machine, Vocabulary.of(tokens, end_tokens=end_tokens or []))
+
+
+def random_tables(count: int) -> Iterator[tuple[random.Random, Machine, Vocabulary, Table]]:
+    """Random rules with two end tokens, one of which is the last id of a padded vocabulary."""
+    for seed in range(count):
+        draw = random.Random(seed)
+        machine = machines.random_machine(draw)
+        tokens = [*machines.random_vocabulary(machine, draw, 30).tokens, b"", b"", b""]
+        vocabulary = Vocabulary.of(tokens, end_tokens=[len(tokens) - 3, len(tokens) - 1])
+        yield draw, machine, vocabulary, build_table(machine, vocabulary)
+
+
+def test_a_bit_is_set_where_the_token_is_taken() -> None:
+    for draw, machine, vocabulary, table in random_tables(25):
+        matcher, walk = Matcher(table), Walk(machine)
+        for _ in range(25):
+            allowed = ids(matcher.allowed())
+            assert matcher.can_end == walk.can_end
+            for token in range(vocabulary.size):
+                taken = matcher.advance(token)
+                assert taken == (token in allowed)
+                if taken:
+                    matcher.rollback(1)
+                if token in vocabulary.end_tokens:
+                    assert taken == walk.can_end
+            texts = [token for token in allowed if token not in vocabulary.end_tokens]
+            if not texts:
+                break
+            token = draw.choice(texts)
+            assert matcher.advance(token)
+            after = read(walk, vocabulary.tokens[token])
+            assert after is not None
+            walk = after
+
+
+def test_rollback_takes_everything_back() -> None:
+    for draw, _, _, table in random_tables(25):
+        matcher = Matcher(table)
+        seen: list[tuple[list[int], bool, bool, list[int]]] = []
+        taken: list[int] = []
+        for _ in range(60):
+            if taken and draw.random() < 0.3:
+                count = draw.randrange(len(taken) + 1)
+                matcher.rollback(count)
+                del taken[len(taken) - count :], seen[len(seen) - count :]
+            now = ids(matcher.allowed()), matcher.can_end, matcher.finished, matcher.forced()
+            fresh = Matcher(table)
+            assert all(fresh.advance(token) for token in taken)
+            assert now == (ids(fresh.allowed()), fresh.can_end, fresh.finished, fresh.forced())
+            if not now[0]:
+                break
+            seen.append(now)
+            taken.append(draw.choice(now[0]))
+            assert matcher.advance(taken[-1])
+        with pytest.raises(ValueError, match="cannot take back"):
+            matcher.rollback(len(taken) + 1)
+        matcher.rollback(len(taken))
+        assert not seen or ids(matcher.allowed()) == seen[0][0]
+
+
+def test_a_refused_token_changes_nothing() -> None:
+    table = compiled(machines.json_machine(), [b"[", b"]", b"1", b"]]", b""], [4])
+    matcher = Matcher(table)
+    assert matcher.advance(0) and matcher.advance(2)
+    before = ids(matcher.allowed())
+    assert not matcher.advance(3) and not matcher.advance(4)
+    assert ids(matcher.allowed()) == before
+    assert matcher.advance(1) and matcher.can_end
+    matcher.rollback(3)
+    assert ids(matcher.allowed()) == [0, 2]
+
+
+def test_end_tokens_absorb() -> None:
+    table = compiled(Machine.of({}, literal(b"ab")), [b"a", b"b", b"", b"", b"ab"], [2, 3])
+    matcher = Matcher(table)
+    assert ids(matcher.allowed()) == [0, 4]
+    assert not matcher.can_end and not matcher.finished
+    assert matcher.advance(4) and matcher.can_end and not matcher.finished
+    assert ids(matcher.allowed()) == [2, 3]
+    assert matcher.advance(3) and matcher.finished and matcher.can_end
+    assert ids(matcher.allowed()) == [2, 3]
+    assert not matcher.advance(0) and matcher.advance(2) and matcher.advance(3)
+    matcher.rollback(3)
+    assert not matcher.finished and ids(matcher.allowed()) == [2, 3]
+    matcher.reset()
+    assert ids(matcher.allowed()) == [0, 4]
+
+
+def test_other_end_tokens_than_the_vocabulary_s() -> None:
+    table = compiled(Machine.of({}, star(literal(b"a"))), [b"a", b"aa", b"", b"!"], [2])
+    assert ids(Matcher(table).allowed()) == [0, 1, 2]
+    assert ids(Matcher(table, [3]).allowed()) == [0, 1, 3]
+    assert ids(Matcher(table, []).allowed()) == [0, 1]
+    assert Matcher(table, np.array([3, 2])).end_tokens == (2, 3)
+    with pytest.raises(ValueError, match="end token 4 is not one of the 4 tokens"):
+        Matcher(table, [4])
+    with pytest.raises(TypeError):
+        Matcher(table, [0.5])  # type: ignore[list-item]
+
+
+def test_an_end_token_that_is_also_text_only_ends() -> None:
+    table = compiled(Machine.of({}, concat(star(literal(b"a")), literal(b"\n"))), [b"a", b"\n"])
+    matcher = Matcher(table, [0])
+    assert ids(matcher.allowed()) == [1] and not matcher.advance(0)
+    assert matcher.advance(1)
+    assert ids(matcher.allowed()) == [0] and matcher.advance(0) and matcher.finished
+
+
+@pytest.mark.parametrize("token", [-1, 3, 10**12])
+def test_tokens_out_of_range(token: int) -> None:
+    matcher = Matcher(compiled(Machine.of({}, literal(b"a")), [b"a", b"b", b"c"]))
+    with pytest.raises(ValueError, match="is not one of the 3 tokens"):
+        matcher.advance(token)
+    assert ids(matcher.allowed()) == [0]
+
+
+def test_tokens_that_are_no_integers() -> None:
+    matcher = Matcher(compiled(Machine.of({}, literal(b"a")), [b"a"]))
+    with pytest.raises(TypeError):
+        matcher.advance("a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        matcher.advance(0.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cannot take back -1"):
+        matcher.rollback(-1)
+    assert matcher.advance(np.int64(0))  # type: ignore[arg-type]
+
+
+def test_forced_tokens_are_the_only_ones() -> None:
+    for draw, _, _, table in random_tables(40):
+        matcher = Matcher(table)
+        for _ in range(20):
+            run = matcher.forced()
+            again = Matcher(table)
+            again._place = matcher._place
+            for token in run:
+                assert ids(again.allowed()) == [token] and again.advance(token)
+            assert again.finished or len(ids(again.allowed())) != 1 or len(run) == 256
+            allowed = ids(matcher.allowed())
+            if not allowed or not matcher.advance(draw.choice(allowed)):
+                break
+
+
+def test_a_forced_run() -> None:
+    machine = Machine.of(
+        {}, concat(literal(b'{"name": '), alternative(literal(b"1"), literal(b"2")), literal(b"}"))
+    )
+    tokens = [bytes([byte]) for byte in b'{}":12 '] + [b"name", b""]
+    table = compiled(machine, tokens, [8])
+    matcher = Matcher(table)
+    assert b"".join(tokens[token] for token in matcher.forced()) == b'{"name": '
+    assert ids(matcher.allowed()) == [0], "forced does not move the matcher"
+    assert all(matcher.advance(token) for token in matcher.forced())
+    assert matcher.forced() == []
+    assert matcher.advance(tokens.index(b"2"))
+    assert matcher.forced() == [1, 8], "the end token is forced too, once"
+
+
+def test_a_run_that_never_ends_is_cut() -> None:
+    machine = Machine.of({}, star(literal(b"a")))
+    matcher = Matcher(compiled(machine, [b"a", b"b"]))
+    assert matcher.forced(limit=7) == [0] * 7
+    assert matcher.forced() == [0] * matcher_module.FORCED_LIMIT
+
+
+def test_masks_are_read_only_and_wide_enough() -> None:
+    for size in (1, 31, 32, 33, 100):
+        table = compiled(Machine.of({}, star(literal(b"a"))), [b"a"] * size)
+        mask = Matcher(table).allowed()
+        assert mask.dtype == np.uint32 and mask.shape == ((size + 31) // 32,)
+        assert ids(mask) == list(range(size))
+        with pytest.raises(ValueError, match="read-only"):
+            mask[0] = 0
+
+
+def test_the_cache_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher_module, "CACHED_MASKS", 3)
+    monkeypatch.setattr(matcher_module, "CACHED_PLACES", 5)
+    test_a_bit_is_set_where_the_token_is_taken()
+
+
+def test_places_that_look_alike_share_their_mask() -> None:
+    tokens = [bytes([byte]) for byte in b'[]{}":,1a'] + machines.NASTY
+    table = compiled(machines.json_machine(), tokens)
+    one, other = Matcher(table), Matcher(table)
+    for token in (0, 0, 0, 7):
+        assert one.advance(token)
+    for token in (0, 0, 0, 0, 0, 0, 7):
+        assert other.advance(token)
+    # Six arrays are open below one number, three below the other: `]]]]` tells them apart.
+    assert ids(one.allowed()) != ids(other.allowed())
+    assert other.advance(0) is False and other.advance(1) and other.advance(1)
+    again = Matcher(table)
+    for token in (0, 0, 0, 0, 0, 0, 7, 1, 1):
+        assert again.advance(token)
+    assert again.allowed() is other.allowed()
+
+
+def test_a_table_is_not_kept_alive() -> None:
+    table = compiled(machines.brackets_machine(), [b"[", b"]"])
+    matcher = Matcher(table)
+    matcher.allowed()
+    reference = weakref.ref(table)
+    del table, matcher
+    gc.collect()
+    assert reference() is None
+
+
+def test_the_limit_masks_but_never_strands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "RECURSIVE_DEPTH", 3)
+    stranded = 0
+    for seed in range(60):
+        draw = random.Random(seed)
+        machine = machines.random_machine(draw)
+        try:
+            table = build_table(machine, machines.random_vocabulary(machine, draw, 20))
+        except TooLarge:
+            continue
+        matcher = Matcher(table)
+        for _ in range(60):
+            allowed = ids(matcher.allowed())
+            stranded += not allowed and not matcher.can_end
+            if not allowed:
+                break
+            assert matcher.advance(draw.choice(allowed))
+    assert stranded == 0
+
+
+def test_repr_says_where_it_is() -> None:
+    matcher = Matcher(compiled(machines.json_machine(), [b"[", b"1", b"]", b""], [3]))
+    assert repr(matcher) == "Matcher(0 tokens, state 0, 0 nested, open)"
+    assert matcher.advance(0)
+    assert "1 tokens" in repr(matcher) and "1 nested, open" in repr(matcher)
+    assert matcher.advance(2) and matcher.advance(3)
+    assert repr(matcher).endswith("0 nested, finished)")
+
+
+SCHEMAS: list[object] = [
+    True,
+    {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["b"]},
+    {"type": "array", "items": {"anyOf": [{"type": "number"}, {"enum": ["red", "green", None, 12]}]}},
+    {
+        "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {}}}},
+        "$ref": "#/$defs/node",
+    },
+    {"type": "string", "pattern": "^[a-f]{2,5}(-[0-9]+)*$"},
+    {"type": "object", "additionalProperties": {"type": "string", "maxLength": 30}},
+    {"type": "array", "prefixItems": [{"type": "string", "format": "date"}, {"type": "boolean"}]},
+]
+
+
+class Trial:
+    """All tokens of a vocabulary at one place, by the byte walk: each distinct prefix is walked once."""
+
+    def __init__(self, machine: Machine, vocabulary: Vocabulary) -> None:
+        self.machine = machine
+        self.steps: dict[tuple[int, tuple[int, ...], int], tuple[int, tuple[int, ...]] | None] = {}
+        trie = vocabulary.trie
+        self.node_of_token = trie.node_of_token
+        self.children: list[list[tuple[int, int]]] = [[] for _ in range(len(trie) + 1)]
+        for node, (parent, byte) in enumerate(zip(trie.parent.tolist(), trie.byte.tolist(), strict=True)):
+            self.children[parent].append((node, byte))
+
+    def allowed(self, walk: Walk, room: Room | None) -> np.ndarray:
+        """bool [vocabulary]."""
+        lives = np.zeros(len(self.children), np.bool_)
+        waiting = [(len(self.children) - 1, (walk.state, tuple(walk.stack)))]
+        while waiting:
+            above, (state, stack) = waiting.pop()
+            for node, byte in self.children[above]:
+                after = self.step(state, stack, byte)
+                if after is not None:
+                    waiting.append((node, after))
+                    lives[node] = room is None or self.at(*after).fits(room)
+        return lives[self.node_of_token] & (self.node_of_token >= 0)
+
+    def at(self, state: int, stack: tuple[int, ...]) -> Walk:
+        walk = Walk(self.machine)
+        walk.state, walk.stack = state, list(stack)
+        return walk
+
+    def step(self, state: int, stack: tuple[int, ...], byte: int) -> tuple[int, tuple[int, ...]] | None:
+        key = state, stack, int(self.machine.byte_class[byte])
+        if key not in self.steps:
+            walk = self.at(state, stack)
+            self.steps[key] = (walk.state, tuple(walk.stack)) if walk.advance(byte) else None
+        return self.steps[key]
+
+
+def check_real(grammar: Grammar, vocabulary: Vocabulary, prefixes: int, seed: int) -> None:
+    """Masks and next states at random prefixes against the byte walk, all tokens at each."""
+    draw = random.Random(seed)
+    machine, table = grammar.machine, grammar.compile(vocabulary)
+    trial, room = Trial(machine, vocabulary), None
+    if table.recursive:
+        frames = Frames.of_bytes(machine)
+        need, site_need = room_needed(frames, np.ones(frames.states, np.bool_), table.depth_limit)
+        room = Room(table.depth_limit, need.tolist(), site_need.tolist())
+    matcher, walk = Matcher(table, []), Walk(machine)
+    seen = set()
+    for _ in range(prefixes):
+        mask = np.unpackbits(matcher.allowed().view(np.uint8), bitorder="little")[: vocabulary.size].astype(
+            bool
+        )
+        place = walk.state, tuple(walk.stack)
+        assert (matcher._place.state, matcher.can_end) == (walk.state, walk.can_end)
+        if place not in seen:
+            seen.add(place)
+            assert np.array_equal(mask, trial.allowed(walk, room)), place
+        tokens = np.flatnonzero(mask)
+        if not tokens.size or len(walk.stack) > 20:
+            assert tokens.size or walk.can_end
+            matcher.reset()
+            walk = Walk(machine)
+            continue
+        # By class, because most tokens are text and would never leave a string.
+        kind = draw.choice(np.unique(table.token_class[tokens]).tolist())
+        token = int(draw.choice(tokens[table.token_class[tokens] == kind].tolist()))
+        assert matcher.advance(token)
+        after = read(walk, vocabulary.tokens[token], room)
+        assert after is not None
+        walk = after
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
+def test_real_vocabulary(schema: object) -> None:
+    check_real(json_schema(schema), models.vocabulary("smollm2"), prefixes=25, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.NAMES)
+def test_real_vocabularies(name: str) -> None:
+    """200 prefixes of each of 60 grammars."""
+    grammars = [json_schema(schema) for schema in SCHEMAS]
+    cases = Path(__file__).parents[2] / "shared" / "cases" / "maskbench.jsonl.gz"
+    if cases.exists():
+        with gzip.open(cases, "rt") as lines:
+            schemas = [json.loads(line)["schema"] for line in lines]
+        draw = random.Random(0)
+        while len(grammars) < 60:
+            with contextlib.suppress(GrammarError):
+                grammar = json_schema(draw.choice(schemas))
+                if len(grammar.machine) < 3000:
+                    grammars.append(grammar)
+    for seed, grammar in enumerate(grammars):
+        check_real(grammar, models.vocabulary(name), prefixes=200, seed=seed)
