@@ -187,12 +187,6 @@ def utf8_text(automaton: Automaton) -> Expr:
     return automaton.expr(utf8)
 
 
-def json_string(automaton: Automaton, *, canonical: bool = False) -> Expr:
-    """The JSON strings, quotes included, whose decoded value an automaton over code points accepts."""
-    body = automaton.expr(lambda ranges: spelled(ranges, canonical=canonical))
-    return concat(literal(b'"'), body, literal(b'"'))
-
-
 def _shifted(ranges: Ranges, by: int) -> Ranges:
     return tuple((low + by, high + by) for low, high in ranges)
 

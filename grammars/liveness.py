@@ -100,7 +100,8 @@ def _frames(machine: Machine, plain: Wide, calls: Wide, ended: Wide, states: int
     endings, sites = machine.returns.shape
     returns = np.full((endings + 1, sites + 1), -1, np.int64)
     returns[:endings, :sites] = machine.returns
-    returns[endings, sites] = states
+    # An accepted text may end whatever is below: plain text that went along inside a nested part does.
+    returns[endings] = states
     over = np.flatnonzero(machine.ending >= 0)
     accepting = np.flatnonzero(machine.accepting)
     ended = np.hstack(

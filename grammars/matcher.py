@@ -204,16 +204,16 @@ class _Reader:
         self.masks: dict[bytes, Mask] = {}
 
     def can_end(self, state: int, stack: Stack) -> bool:
-        """Whether the text may end: whatever is open has ended too."""
-        while stack is not None:
+        """Whether the text may end: here, or after whatever is open has ended too."""
+        while not self.accepting[state]:
             ending = self.ending[state]
-            if ending < 0:
+            if ending < 0 or stack is None:
                 return False
             state = int(self.returns[ending, stack[0]])
             if state < 0:
                 return False
             stack = stack[1]
-        return self.accepting[state]
+        return True
 
     def step(self, state: int, stack: Stack, token: int) -> _Place | None:
         """Where one token leads, None if it is refused."""

@@ -93,7 +93,7 @@ class PythonParser(PatternParser):
         elif self.skip("(?>"):
             self.open(start, atomic=True)
         elif self.skip("(?#"):
-            if not self.take(r"[^)]*\)"):
+            if not self.take(r"(?:[^)\\]|\\[\s\S])*\)"):
                 raise self.invalid("unterminated comment", start)
         elif lookaround := self.take(r"\(\?<?[=!]"):
             raise self.unsupported(lookaround[0], "lookaround is", start)

@@ -39,7 +39,8 @@ UNROLLED_BUDGET: Final = 200_000
 """Characters of a pattern with its repeats written out, see `unrolled`."""
 
 _PLAIN: Final = re.compile(r"[^\\.^$*+?{}()|\[\]\s#]+")
-_SPACE_OR_COMMENT: Final = re.compile(r"[ \t\n\r\v\f]+|#[^\n]*")
+_SPACE_OR_COMMENT: Final = re.compile(r"[ \t\n\r\v\f]+|#(?:[^\\\n]|\\.)*", re.DOTALL)
+"""What the flag `x` skips; an escaped newline ends no comment."""
 _MODIFIERS: Final = re.compile(r"\(\?(?P<on>[a-zA-Z]*)(?:-(?P<off>[a-zA-Z]+))?(?P<end>[:)])")
 
 

@@ -79,7 +79,7 @@ class Table:
         push_length: int32 [strings]; string 0 is empty.
         ending: int32 [states], the ending if the text should stop here, -1 for none.
         returns: int32 [endings, sites], the state after popping a site, -1 where this never happens.
-        accepting: bool [states], whether the text may end here with nothing on the stack.
+        accepting: bool [states], whether the text may end here.
         depth_limit: call sites that may be on the stack.
         recursive: whether the depth has to be watched: if not, no stack ever exceeds `depth_limit`.
         longest_exit: the most frames that one token can leave.

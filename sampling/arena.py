@@ -41,7 +41,7 @@ class Arena:
         ending: [q], the number of what has ended here, -1 for nothing.
         return_start: [endings], where the ending's part of `returns` begins.
         returns: the next state by call site, -1 where this never happens.
-        accepting: bool [q], whether a text may end here with nothing on the stack.
+        accepting: bool [q], whether a text may end here.
         longest_exit: the most frames that one token leaves.
         longest_end: the most frames that the end of a text leaves.
         longest_push: the most call sites that one token pushes.

@@ -162,14 +162,15 @@ class Constraint:
         arena = self.arena
         state, depth = position.state, position.depth
         alive = position.walking
+        # Plain text that went along inside a nested part may end there: the stack need not be empty.
+        ends = alive & arena.accepting[state.clamp(min=0)]
         for _ in range(arena.longest_end):
-            here = state.clamp(min=0)
-            ending = arena.ending[here]
-            lapses = alive & (depth > 0) & (ending >= 0)
-            back, depth = self._pop(position.stack, depth, ending, lapses)
-            state = torch.where(lapses, back, state)
+            ending = arena.ending[state.clamp(min=0)]
+            alive = alive & (depth > 0) & (ending >= 0)
+            state, depth = self._pop(position.stack, depth, ending, alive)
             alive = alive & (state >= 0)
-        return alive & (depth == 0) & arena.accepting[state.clamp(min=0)]
+            ends = ends | (alive & arena.accepting[state.clamp(min=0)])
+        return ends
 
     def allowed(
         self, position: Position, width: int | None = None, end_tokens: Tensor | None = None
