@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import NOTHING, Class, Expr, Graph, Ranges, merge
-from sortition.grammars.nfa import ROOT, Nfa
-from sortition.grammars.partition import UnitClasses, coarsest_partition
+from sortition.grammars.nfa import ROOT, WORK_BUDGET, Nfa
+from sortition.grammars.partition import UnitClasses, coarsest_partition, distinct_columns
 
 BYTES: Final = 0x100
 CODE_POINTS: Final = 0x110000
@@ -49,7 +49,7 @@ class Automaton:
         """The minimal automaton of an expression without calls.
 
         Raises:
-            TooLarge: more than `STATE_BUDGET` states.
+            TooLarge: more than `STATE_BUDGET` states or `WORK_BUDGET` steps.
             Invalid: the expression calls a rule.
         """
         nfa = Nfa({}, expr)
@@ -60,6 +60,7 @@ class Automaton:
         rows: list[list[int]] = []
         accepting: list[bool] = []
         merged: dict[tuple[int, ...], int] = {}
+        work = 0
         for state in order:
             row = [-1] * classes.count
             followers: dict[int, list[int]] = {}
@@ -68,10 +69,14 @@ class Automaton:
                     ranges, following = nfa.arcs[node]
                     for unit_class in classes.of[ranges]:
                         followers.setdefault(unit_class, []).append(following)
+            work += len(state)
+            if work > WORK_BUDGET:
+                raise TooLarge("the expression has too many ways to read one text at once")
             for unit_class, targets in followers.items():
                 key = tuple(targets)
                 target = merged.get(key)
                 if target is None:
+                    work += len(key)
                     closure = frozenset().union(*(nfa.closure(node) for node in targets))
                     if not closure:
                         target = -1
@@ -108,17 +113,18 @@ class Automaton:
         representatives = np.unique(labels, return_index=True)[1]
         joined = move[representatives]
         joined = np.where(joined >= 0, labels[joined], -1).astype(np.int32)
-        columns, class_of = np.unique(joined, axis=1, return_inverse=True)
-        order = _breadth_first(columns, int(labels[0]))
-        renumber = np.full(len(columns) + 1, -1, dtype=np.int32)
+        columns, class_of = distinct_columns(joined)
+        joined = joined[:, columns]
+        order = _breadth_first(joined, int(labels[0]))
+        renumber = np.full(len(joined) + 1, -1, dtype=np.int32)
         renumber[order] = np.arange(len(order), dtype=np.int32)
-        unit_class = class_of.reshape(-1)[unit_class].astype(np.int32)
+        unit_class = class_of[unit_class].astype(np.int32)
         distinct = np.append(True, unit_class[1:] != unit_class[:-1])
         return Automaton(
             size,
             boundaries[distinct],
             unit_class[distinct],
-            renumber[columns[order]],
+            renumber[joined[order]],
             accepting[representatives][order],
         )
 
@@ -240,17 +246,19 @@ def _with_sink(move: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def _reaching(move: NDArray[np.int32], accepting: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """bool [states]: whether an accepting state can be reached."""
-    before: list[list[int]] = [[] for _ in range(len(move))]
-    for source, row in enumerate(move):
-        for target in np.unique(row[row >= 0]).tolist():
-            before[target].append(source)
+    source, unit_class = np.nonzero(move >= 0)
+    target = move[source, unit_class]
+    order = np.argsort(target, kind="stable")
+    source = source[order]
+    first = np.searchsorted(target[order], np.arange(len(move) + 1))
     alive = accepting.copy()
     waiting = np.flatnonzero(accepting).tolist()
     while waiting:
-        for source in before[waiting.pop()]:
-            if not alive[source]:
-                alive[source] = True
-                waiting.append(source)
+        state = waiting.pop()
+        for before in np.unique(source[first[state] : first[state + 1]]).tolist():
+            if not alive[before]:
+                alive[before] = True
+                waiting.append(before)
     return alive
 
 

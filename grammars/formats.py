@@ -77,6 +77,9 @@ NOT_ENFORCED: Final = frozenset(
 )
 """The other formats of the specification; those that it does not know are annotations."""
 
+FORMATS: Final = frozenset({*PATTERNS, *NOT_ENFORCED})
+"""Every format of the specification."""
+
 EXACT_COMPLEMENT: Final = frozenset({"date", "uuid"})
 """Formats on whose every string validators agree, so that "not this format" can be enforced, too."""
 

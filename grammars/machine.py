@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from sortition.grammars.automaton import BYTES
 from sortition.grammars.errors import TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import Expr
-from sortition.grammars.nfa import ROOT, Nfa
-from sortition.grammars.partition import UnitClasses, coarsest_partition
+from sortition.grammars.nfa import ROOT, WORK_BUDGET, Nfa
+from sortition.grammars.partition import UnitClasses, coarsest_partition, distinct_columns
 
 STATE_BUDGET: Final = 30_000
 """States of one machine; building that many takes about 1 s on one 2.4 GHz core."""
@@ -74,7 +74,7 @@ class Machine:
         Raises:
             Unsatisfiable: the language is empty.
             Unsupported: the text does not show where a called word begins or ends.
-            TooLarge: more than `STATE_BUDGET` states or `RETURN_BUDGET` returns.
+            TooLarge: more than `STATE_BUDGET` states, `RETURN_BUDGET` returns or `WORK_BUDGET` steps.
         """
         nfa = Nfa(rules, root)
         if nfa.start[ROOT] not in nfa.productive and not nfa.closure(nfa.start[ROOT]):
@@ -115,6 +115,7 @@ class _Construction:
         self.returns: dict[tuple[int, int], int] = {}
         self.unions: dict[tuple[int, ...], int] = {}
         self.first_moves: dict[str, dict[int, list[int]]] = {}
+        self.work = 0
 
     def machine(self) -> Machine:
         self._state(self.nfa.closure(self.nfa.start[ROOT]))
@@ -145,33 +146,46 @@ class _Construction:
                 ranges, following = nfa.arcs[node]
                 for unit_class in self.classes.of[ranges]:
                     followers.setdefault(unit_class, []).append(following)
+        self.work += len(nodes)
+        if self.work > WORK_BUDGET:
+            raise TooLarge("the grammar has too many ways to read one text at once")
         entered: dict[int, list[int]] = {}
         for rule in {nfa.calls[node][0] for node in calls}:
             for unit_class, targets in self._first_moves(rule).items():
                 entered.setdefault(unit_class, []).extend(targets)
         ended = frozenset(nfa.ends[node] for node in nodes if node in nfa.ends) - {ROOT}
-        carried = nodes & self.root_nodes if ended else frozenset()
+        if calls or ended:
+            row = self._moves_of_nested(followers, entered, bool(ended))
+        else:
+            row = {unit_class: self._union(targets) for unit_class, targets in followers.items()}
+        self.rows.append(row)
+        self.calling.append(frozenset(entered))
+        self.site_of_state.append(self._site(frozenset(calls)) if entered else -1)
+        self.ending_of_state.append(self._ending(ended, nodes & self.root_nodes) if ended else -1)
+
+    def _moves_of_nested(
+        self, followers: dict[int, list[int]], entered: dict[int, list[int]], ended: bool
+    ) -> dict[int, int]:
+        """Moves where the frame has ended or another may begin."""
         row: dict[int, int] = {}
         for unit_class in followers.keys() | entered.keys():
             plain = followers.get(unit_class, [])
-            inside = [node for node in plain if node not in self.root_nodes]
+            inside = any(node not in self.root_nodes for node in plain)
             if ended and not inside and unit_class not in entered:
-                continue  # the frame ends first; what was carried along reads the byte after that
+                continue  # the frame ends first; what went along from the root reads the byte after that
             if unit_class in entered and inside:
                 raise Unsupported(
                     "the grammar cannot tell whether a nested part begins at some byte",
                     hint="make the alternatives differ before the nested part begins",
                 )
             row[unit_class] = self._union(plain + entered.get(unit_class, []))
-        self.rows.append(row)
-        self.calling.append(frozenset(entered))
-        self.site_of_state.append(self._site(frozenset(calls)) if entered else -1)
-        self.ending_of_state.append(self._ending(ended, carried) if ended else -1)
+        return row
 
     def _union(self, nodes: list[int]) -> int:
         key = tuple(nodes)
         state = self.unions.get(key)
         if state is None:
+            self.work += len(key)
             state = self.unions[key] = self._state(
                 frozenset().union(*(self.nfa.closure(node) for node in nodes))
             )
@@ -248,8 +262,8 @@ class _Construction:
         site_block = np.append(site_label, -1)
         site_representatives = np.unique(site_label, return_index=True)[1] if sites else site_label
         move, call = block[move[representatives]], site_block[call[representatives]]
-        columns, class_of = np.unique(np.vstack([move, call]), axis=1, return_inverse=True)
-        move, call = columns[: len(move)], columns[len(move) :]
+        columns, class_of = distinct_columns(np.vstack([move, call]))
+        move, call = move[:, columns], call[:, columns]
         returns = block[returns[:, site_representatives]]
         # np.unique numbers blocks by label, and labels count from the start state, which is therefore 0.
         need, site_need, depth = _stack_needs(
@@ -260,7 +274,7 @@ class _Construction:
         for first, last, unit_class in zip(
             self.classes.boundaries.tolist(), ends.tolist(), self.classes.unit_class.tolist(), strict=True
         ):
-            byte_class[first:last] = class_of.reshape(-1)[unit_class]
+            byte_class[first:last] = class_of[unit_class]
         machine = Machine(
             byte_class,
             move.astype(np.int32),
@@ -319,12 +333,15 @@ def _stack_needs(
     plain: list[set[int]] = [set() for _ in range(states)]
     calls: list[set[tuple[int, int]]] = [set() for _ in range(states)]
     source, unit_class = np.nonzero(move >= 0)
-    edges = np.stack([source, move[source, unit_class], call[source, unit_class]], axis=1)
-    for state, target, site in np.unique(edges, axis=0).tolist():
-        if site < 0:
+    # One number per edge: source, target, and the call site or none.
+    keys = (source * states + move[source, unit_class]) * (sites + 1) + call[source, unit_class] + 1
+    for key in np.unique(keys).tolist():
+        edge, site = divmod(key, sites + 1)
+        state, target = divmod(edge, states)
+        if site == 0:
             plain[state].add(target)
         else:
-            calls[state].add((target, site))
+            calls[state].add((target, site - 1))
     return_states = [set(column[column >= 0].tolist()) for column in returns.T]
     depth = _deepest(plain, calls, return_states)
     if depth is not None:

@@ -50,6 +50,26 @@ class UnitClasses:
         }
 
 
+def distinct_columns(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """One column of each kind, and which kind each column is, both in order of first appearance.
+
+    Args:
+        table: int64 [rows, columns].
+
+    Returns:
+        int64 [kinds], columns that stand for their kind, and int64 [columns], the kind of each.
+    """
+    kinds: dict[bytes, int] = {}
+    first: list[int] = []
+    kind_of = []
+    for column, values in enumerate(np.ascontiguousarray(table.T)):
+        kind = kinds.setdefault(values.tobytes(), len(kinds))
+        if kind == len(first):
+            first.append(column)
+        kind_of.append(kind)
+    return np.array(first, dtype=np.int64), np.array(kind_of, dtype=np.int64)
+
+
 def coarsest_partition(
     labels: NDArray[np.int64], successors: list[NDArray[np.int64]]
 ) -> NDArray[np.int64]:

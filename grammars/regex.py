@@ -6,25 +6,31 @@ from typing import Final, Literal
 
 from sortition.grammars.assertions import BEGIN, END, END_OR_LAST_NEWLINE, resolve
 from sortition.grammars.characters import ANY_CHARACTER, in_utf8
-from sortition.grammars.errors import Unsatisfiable
+from sortition.grammars.errors import TooLarge, Unsatisfiable
 from sortition.grammars.expr import (
     EMPTY,
     NOTHING,
     Alternative,
     Concat,
     Expr,
+    Repeat,
     alternative,
     concat,
     one_of,
+    repeat,
     star,
 )
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.regex_ecma import EcmaParser
 from sortition.grammars.regex_python import PythonParser
+from sortition.grammars.regex_syntax import longest
 
 Dialect = Literal["python", "ecma"]
 
 _ANY_TEXT: Final = star(one_of(ANY_CHARACTER))
+SEARCH_BUDGET: Final = 1_000
+"""Longest pattern that may begin anywhere: the automaton keeps count of all its beginnings, 1 s for these."""
+
 _SHOWN: Final = 60
 """Characters of a pattern that `repr` shows."""
 
@@ -65,17 +71,36 @@ def parse(pattern: str, dialect: Dialect) -> Expr:
 def _texts(expr: Expr, before: Expr, after: Expr) -> Expr:
     """The pattern with what may surround it; an anchor at either end of a branch is spent here.
 
-    This only spares `resolve` the frequent cases. Branches with the same surroundings stay together.
+    This spares `resolve` the frequent cases. Branches with the same surroundings stay together.
     """
     branches: dict[tuple[Expr, Expr], list[Expr]] = {}
     for branch in expr.parts if isinstance(expr, Alternative) else (expr,):
-        parts = branch.parts if isinstance(branch, Concat) else (branch,)
+        parts = list(branch.parts if isinstance(branch, Concat) else (branch,))
         left, right = before, after
         while parts and parts[0] is BEGIN:
             left, parts = EMPTY, parts[1:]
         while parts and (parts[-1] is END or (parts[-1] is END_OR_LAST_NEWLINE and after is EMPTY)):
             right, parts = EMPTY, parts[:-1]
-        branches.setdefault((left, right), []).append(concat(*parts))
+        if left is _ANY_TEXT:
+            _spend_repeats(parts, 0)
+        if right is _ANY_TEXT:
+            _spend_repeats(parts, -1)
+        body = concat(*parts)
+        if left is _ANY_TEXT and longest(body) > SEARCH_BUDGET:
+            raise TooLarge(
+                f"the pattern may begin anywhere and is longer than {SEARCH_BUDGET:,} characters",
+                hint="anchor it with ^",
+            )
+        branches.setdefault((left, right), []).append(body)
     return alternative(
         *(concat(left, alternative(*bodies), right) for (left, right), bodies in branches.items())
     )
+
+
+def _spend_repeats(parts: list[Expr], edge: int) -> None:
+    """Beside any text, a repeat need not go on beyond its lower bound: the text takes the rest."""
+    while parts and isinstance(outer := parts[edge], Repeat):
+        parts[edge] = repeat(outer.body, outer.low, outer.low)
+        if parts[edge] is not EMPTY:
+            return
+        del parts[edge]

@@ -391,6 +391,25 @@ def unrolled(expr: Expr) -> int:
     return 1
 
 
+def longest(expr: Expr) -> int:
+    """The length of the longest word, with repeats without an upper bound stopped at their lower one."""
+    if isinstance(expr, Literal):
+        return len(expr.units)
+    if isinstance(expr, Concat):
+        return sum(map(longest, expr.parts))
+    if isinstance(expr, Alternative):
+        return max(map(longest, expr.parts))
+    if isinstance(expr, Repeat):
+        return longest(expr.body) * max(expr.low, expr.high or 1)
+    if isinstance(expr, Graph):
+        # A prefix tree lists the way to a state before the ways from there.
+        reached = {expr.start: 0}
+        for source, word, target in expr.edges:
+            reached[target] = max(reached.get(target, 0), reached[source] + longest(word))
+        return max(reached.values())
+    return 1 if isinstance(expr, Class) else 0
+
+
 def _may_be_empty(expr: Expr) -> bool:
     if isinstance(expr, Concat):
         return all(map(_may_be_empty, expr.parts))

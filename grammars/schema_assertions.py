@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sortition.grammars.errors import Invalid, Unsupported
-from sortition.grammars.formats import NOT_ENFORCED, PATTERNS
+from sortition.grammars.formats import FORMATS
 from sortition.grammars.schema_document import Schema
 from sortition.grammars.schema_facts import (
     ANYTHING,
-    IMPOSSIBLE,
     Arrays,
     Containing,
     Facts,
@@ -198,7 +197,7 @@ def _strings(schema: Schema, formats: bool) -> Strings | None:
 
 def _formats(schema: Schema, wanted: bool) -> tuple[Source, ...]:
     name = schema.keywords.get("format")
-    return (Source(name, wanted, schema),) if name in PATTERNS or name in NOT_ENFORCED else ()
+    return (Source(name, wanted, schema),) if name in FORMATS else ()
 
 
 def _broken_string(schema: Schema, keyword: str, value: Any, formats: bool) -> Iterator[Strings]:
@@ -320,6 +319,7 @@ def _objects(schema: Schema) -> Objects | None:
     return Objects(
         (members,) if members != Members() else (),
         tuple(keywords.get("required", ())),
+        frozenset(),
         terms(schema.child("propertyNames")) if "propertyNames" in keywords else (),
         low,
         high,
@@ -329,7 +329,7 @@ def _objects(schema: Schema) -> Objects | None:
 
 def without(name: str) -> Objects:
     """The objects that do not have this key."""
-    return Objects(members=(Members(((name, (IMPOSSIBLE,)),)),))
+    return Objects(absent=frozenset([name]))
 
 
 def _broken_object(schema: Schema, keyword: str, value: Any) -> Iterator[Objects]:
@@ -347,7 +347,7 @@ def _broken_object(schema: Schema, keyword: str, value: Any) -> Iterator[Objects
             yield Objects(low=int(value) + 1)
         case "dependentRequired":
             for name, needed in value.items():
-                yield from (Objects((Members(((other, (IMPOSSIBLE,)),)),), (name,)) for other in needed)
+                yield from (Objects(required=(name,), absent=frozenset([other])) for other in needed)
         case "additionalProperties" | "propertyNames" | "unevaluatedProperties":
             if terms(schema.child(keyword)):
                 yield Objects(refused=(_refusal(schema, keyword, _NEGATED),))

@@ -18,6 +18,7 @@ import referencing.exceptions
 import referencing.jsonschema
 
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsupported
+from sortition.grammars.formats import FORMATS
 from sortition.grammars.schema_keywords import (
     ANNOTATIONS,
     DIALECTS,
@@ -34,6 +35,9 @@ DEPTH_BUDGET: Final = 400
 
 VALUE_BUDGET: Final = 100_000
 """JSON values in a schema document; reading that many takes about 0.5 s."""
+
+_FORMAT: Final = "format "
+"""Before the name of a format among the things that are ignored."""
 
 _SPECIFICATIONS: Final = {
     Draft.D4: referencing.jsonschema.DRAFT4,
@@ -113,8 +117,8 @@ class Document:
         self._schemas: dict[int, Schema] = {}
         self._by_content: dict[object, Schema] = {}
         self._targets: dict[tuple[int, str], Schema] = {}
-        self._unknown: Counter[str] = Counter()
-        self._unknown_at: dict[str, str] = {}
+        self._ignored: Counter[str] = Counter()
+        self._ignored_at: dict[str, str] = {}
         scope = Scope(Draft.D2020, False, contents)
         if isinstance(contents, dict) and "$schema" in contents:
             scope = Scope(_draft(contents["$schema"], ""), True, contents)
@@ -122,8 +126,8 @@ class Document:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One sentence for each keyword that is ignored because it does not exist."""
-        return tuple(self._warn(keyword, count) for keyword, count in self._unknown.items())
+        """One sentence for each keyword and format that is ignored because it does not exist."""
+        return tuple(self._warn(what, count) for what, count in self._ignored.items())
 
     def target(self, schema: Schema) -> Schema:
         """The schema that the `$ref` of a schema leads to.
@@ -218,24 +222,30 @@ class Document:
                     check(keyword, value, scope.draft, scope.stated, pointer)
                 except (TooLarge, Unsupported) as error:
                     raise type(error)(error.reason, pointer=pointer, keyword=keyword) from None
-            elif (
-                keyword not in ANNOTATIONS
-                and keyword != "$defs"
-                and not ("$ref" in raw and scope.draft <= Draft.D7)
-            ):
-                self._unknown[keyword] += 1
-                self._unknown_at.setdefault(keyword, pointer)
+                if keyword == "format" and value not in FORMATS:
+                    self._ignore(_FORMAT + value, pointer)
+            elif not (keyword in ANNOTATIONS or keyword == "$defs" or _is_plain_reference(raw, scope.draft)):
+                self._ignore(keyword, pointer)
         return scope
 
-    def _warn(self, keyword: str, count: int) -> str:
-        place = f"at {self._unknown_at[keyword] or 'the root'}" + (
-            f" and {count - 1} more" if count > 1 else ""
-        )
-        if keyword in KEYWORDS:
-            return f"{keyword!r} ({place}) is not a keyword of the draft that the schema names; it is ignored"
-        meant = nearest(keyword)
+    def _ignore(self, what: str, pointer: str) -> None:
+        self._ignored[what] += 1
+        self._ignored_at.setdefault(what, pointer)
+
+    def _warn(self, what: str, count: int) -> str:
+        place = f"at {self._ignored_at[what] or 'the root'}" + (f" and {count - 1} more" if count > 1 else "")
+        if what.startswith(_FORMAT):
+            return f"{what.removeprefix(_FORMAT)!r} ({place}) is not a format of JSON Schema; it is ignored"
+        if what in KEYWORDS:
+            return f"{what!r} ({place}) is not a keyword of the draft that the schema names; it is ignored"
+        meant = nearest(what)
         guess = f"; did you mean {meant!r}?" if meant else ""
-        return f"{keyword!r} ({place}) is not a keyword; it is ignored{guess}"
+        return f"{what!r} ({place}) is not a keyword; it is ignored{guess}"
+
+
+def _is_plain_reference(raw: dict[str, Any], draft: Draft) -> bool:
+    """Whether everything beside `$ref` is ignored."""
+    return "$ref" in raw and draft <= Draft.D7
 
 
 def _applies(keyword: str, raw: dict[str, Any], draft: Draft) -> bool:
@@ -243,7 +253,7 @@ def _applies(keyword: str, raw: dict[str, Any], draft: Draft) -> bool:
     known = KEYWORDS.get(keyword)
     if known is None:
         return False
-    if "$ref" in raw and draft <= Draft.D7:
+    if _is_plain_reference(raw, draft):
         return keyword in ("$ref", "definitions")
     if keyword == "additionalItems" and isinstance(raw.get("items"), list):
         return True

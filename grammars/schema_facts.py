@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sortition.grammars.errors import GrammarError
 from sortition.grammars.schema_document import Schema
@@ -21,6 +21,9 @@ class Negation:
 
     of: Schema
 
+
+FEW: Final = 4
+"""Up to this many things are compared with others one by one."""
 
 Term: TypeAlias = "Schema | Negation | Facts"
 Terms: TypeAlias = "tuple[Term, ...]"
@@ -198,10 +201,11 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """A set of objects; `names` are terms that every key fulfils as a string."""
+    """A set of objects; `absent` keys must not be there, `names` are terms for every key as a string."""
 
     members: tuple[Members, ...] = ()
     required: tuple[str, ...] = ()
+    absent: frozenset[str] = frozenset()
     names: Terms = ()
     low: int = 0
     high: int | None = None
@@ -211,11 +215,13 @@ class Objects:
         if other == _ANY_OBJECT:
             return self
         low, high = max(self.low, other.low), _least(self.high, other.high)
-        if high is not None and low > high:
+        required, absent = joined(self.required, other.required), self.absent | other.absent
+        if (high is not None and low > high) or not absent.isdisjoint(required):
             return None
         return Objects(
             joined(self.members, other.members),
-            joined(self.required, other.required),
+            required,
+            absent,
             joined(self.names, other.names),
             low,
             high,
@@ -340,6 +346,9 @@ def joined(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
     """Both, without repetitions, in order."""
     if not left or not right:
         return left or right
+    if len(right) <= FEW:
+        # Comparing is faster than hashing, which goes down to the bottom of every fact.
+        return left + tuple(each for each in right if each not in left)
     return tuple(dict.fromkeys(left + right))
 
 

@@ -7,20 +7,22 @@ from typing import Final
 from sortition.grammars.automaton import Automaton
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.json_strings import any_string, finite, matches, pattern
-from sortition.grammars.schema_facts import Members, Objects, Source, Terms, joined
+from sortition.grammars.schema_facts import IMPOSSIBLE, Members, Objects, Source, Terms, joined
 
 STATE_BUDGET: Final = 3_000
 """States of all classes of undeclared keys together; each pattern may double the number of classes."""
 
 
 def declared(objects: Objects) -> tuple[str, ...]:
-    """The keys that the schema names, in the order in which they are to be written."""
+    """The keys that the schema names, in the order in which they are written; then those that it bans."""
     named = (name for members in objects.members for name, _ in members.properties)
-    return tuple(dict.fromkeys([*named, *objects.required]))
+    return tuple(dict.fromkeys([*named, *objects.required, *sorted(objects.absent)]))
 
 
 def terms_of(objects: Objects, name: str) -> Terms:
     """The terms for the value of one key."""
+    if name in objects.absent:
+        return (IMPOSSIBLE,)
     terms: Terms = ()
     for members in objects.members:
         terms = joined(terms, _terms_in(members, name))

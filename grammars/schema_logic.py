@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final, TypeAlias, TypeVar
 
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsupported
@@ -37,8 +38,8 @@ from sortition.grammars.schema_overlap import Outline, outlines
 CASE_BUDGET: Final = 2_000
 """Cases that the choices of one schema may multiply out to; with more the machine is too large anyway."""
 
-WORK_BUDGET: Final = 20_000
-"""Terms expanded to multiply out all choices, in about 0.5 s; public schemas that compile need 3,500."""
+WORK_BUDGET: Final = 30_000
+"""Terms expanded to multiply out all choices, in about 1 s; public schemas that compile need 3,500."""
 
 ITEMS_LOOKED_AT: Final = 64
 """Items that are looked at to tell whether an array can exist; more would only find more reasons why not."""
@@ -116,20 +117,21 @@ class Logic:
                 certain = False
             if () not in requirements[current]:
                 waiting.extend(needed for way in requirements[current] for needed in way)
-        exists = {known for known, is_possible in self._possible.items() if is_possible}
+        found: set[Terms] = set()
         grown = True
         while grown:
             fresh = {
                 current
                 for current, ways in requirements.items()
-                if current not in exists and any(all(needed in exists for needed in way) for way in ways)
+                if current not in found
+                and any(all(each in found or self._possible.get(each) for each in way) for way in ways)
             }
-            exists |= fresh
+            found |= fresh
             grown = bool(fresh)
         for current in requirements:
-            if certain or current not in exists:
-                self._possible[current] = current in exists
-        return terms in exists
+            if certain or current not in found:
+                self._possible[current] = current in found
+        return terms in found or self._possible.get(terms, False)
 
     def needed(self, facts: Facts) -> Iterator[Terms]:
         """The terms for which values must exist if an array or an object of these facts is to exist."""
@@ -209,7 +211,8 @@ class Logic:
                     above = above[1]
                 continue
             branch.seen.add(term)
-            self._work += 1
+            # What is taken in is compared with all that was taken in before.
+            self._work += 1 + len(branch.seen) // 16
             if self._work > WORK_BUDGET:
                 raise self._too_large((term,), "multiplying out the choices of the schema takes too long")
             expansion = self._expand(term)
@@ -289,10 +292,13 @@ class Logic:
     def _exactly_one(self, schema: Schema, context: Terms) -> Iterator[Terms]:
         """For each branch of `oneOf`: it holds, and every branch that may overlap with it does not."""
         branches = _listed(schema, "oneOf")
-        for index, branch in enumerate(branches):
-            others = branches[:index] + branches[index + 1 :]
-            overlapping = [other for other in others if self._overlap(context, branch, other)]
-            yield (*terms(branch), *(Negation(other) for other in overlapping))
+        overlapping: list[list[Schema]] = [[] for _ in branches]
+        for (i, branch), (j, other) in combinations(enumerate(branches), 2):
+            if self._overlap(context, branch, other):
+                overlapping[i].append(other)
+                overlapping[j].append(branch)
+        for branch, others in zip(branches, overlapping, strict=True):
+            yield (*terms(branch), *(Negation(other) for other in others))
 
     def _overlap(self, context: Terms, branch: Schema, other: Schema) -> bool:
         """Whether a value may fulfil both schemas in this context; True where that cannot be told."""
@@ -327,9 +333,8 @@ class Logic:
                 case "oneOf":
                     branches = _listed(schema, keyword)
                     yield tuple(Negation(child) for child in branches)
-                    for index, branch in enumerate(branches):
-                        for other in branches[index + 1 :]:
-                            yield (*terms(branch), *terms(other))
+                    for branch, other in combinations(branches, 2):
+                        yield (*terms(branch), *terms(other))
                 case "not":
                     yield terms(schema.child("not"))
                 case "if":

@@ -1,4 +1,4 @@
-"""Cheap reasons why two schemas share no value: other types, other constants, other required tags.
+"""Cheap reasons why two schemas share no value: other types, other constants, other tags.
 
 They settle the usual `oneOf` without multiplying anything out; where they settle nothing, ask `Logic.possible`.
 """

@@ -15,7 +15,6 @@ from sortition.grammars.characters import (
     difference,
     in_utf8,
     intersection,
-    json_string,
     spelled,
     union,
     utf8,
@@ -41,9 +40,8 @@ EDGES = [0, 8, 9, 0x0A, 0x1F, 0x20, 0x22, 0x2F, 0x41, 0x5C, 0x7E, 0x7F, 0x80, 0x
 EDGES += [0xD7FF, 0xD800, 0xDFFF, 0xE000, 0xFFFF, 0x10000, 0x1F600, 0x103FF, 0x10400, 0xFFFFF, 0x10FFFF]
 
 code_points = st.one_of(st.sampled_from(EDGES), st.integers(0, 0x10FFFF))
-sets = st.lists(st.tuples(code_points, code_points).map(lambda pair: (min(pair), max(pair))), max_size=4).map(
-    merge
-)
+spans = st.tuples(code_points, code_points).map(lambda pair: (min(pair), max(pair)))
+sets = st.lists(spans, max_size=3).map(merge)
 
 
 def accepts(expr: Expr, data: bytes) -> bool:
@@ -83,12 +81,9 @@ def test_every_character_has_exactly_its_encodings() -> None:
     any_utf8 = Automaton.of(utf8(ANY_CHARACTER), BYTES)
     any_spelling = Automaton.of(spelled(ANY_CHARACTER), BYTES)
     any_canonical = Automaton.of(spelled(ANY_CHARACTER, canonical=True), BYTES)
-    for code in [
-        *range(0x3000),
-        *range(0xD000, 0xD800),
-        *range(0xE000, 0x10800),
-        *range(0x10800, 0x110000, 251),
-    ]:
+    near_edges = (edge + step for edge in EDGES for step in range(-20, 20))
+    codes = {*near_edges, *range(0x300), *range(0x300, 0x110000, 509)} & set(range(0x110000))
+    for code in codes - set(range(0xD800, 0xE000)):
         character = chr(code)
         assert any_utf8.accepts(character.encode())
         canonical = canonical_spellings(character)
@@ -129,7 +124,7 @@ def test_encoders_accept_nothing_else() -> None:
 
 
 @given(sets, st.lists(code_points, min_size=1, max_size=5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_encoded_set_holds_its_members_alone(ranges: Ranges, others: list[int]) -> None:
     in_bytes, in_json = Automaton.of(utf8(ranges), BYTES), Automaton.of(spelled(ranges), BYTES)
     near = [end + step for low, high in ranges for end in (low, high) for step in (-1, 0, 1)]
@@ -161,14 +156,10 @@ def test_expressions_and_automata_in_utf8() -> None:
 
 
 @pytest.mark.parametrize("canonical", [False, True])
-def test_json_string_sees_the_decoded_value(canonical: bool) -> None:
-    encoded = Automaton.of(
-        json_string(
-            Automaton.of(concat(literal((0x61, 0x22)), star(one_of([(0x1F600, 0x1F610)])))),
-            canonical=canonical,
-        ),
-        BYTES,
-    )
+def test_json_strings_show_the_decoded_value(canonical: bool) -> None:
+    value = Automaton.of(concat(literal((0x61, 0x22)), star(one_of([(0x1F600, 0x1F610)]))))
+    body = value.expr(lambda ranges: spelled(ranges, canonical=canonical))
+    encoded = Automaton.of(concat(literal(b'"'), body, literal(b'"')), BYTES)
     assert encoded.accepts(b'"a\\""')
     assert encoded.accepts('"a\\"😀\\ud83d\\ude05"'.encode())
     assert encoded.accepts(b'"\\u0061\\u0022\\uD83D\\uDE05"') != canonical

@@ -237,6 +237,22 @@ def test_hostile_pattern_is_refused_at_once(pattern: str, dialect: Dialect) -> N
     assert time.perf_counter() - began < 0.5
 
 
+@pytest.mark.parametrize(
+    "pattern", ["a" * 5_000, "a{4000}", "(a|aa){900}", "b(a{0,9}c){300}"], ids=lambda p: p[:20]
+)
+def test_long_search_is_refused_unless_anchored(pattern: str) -> None:
+    with pytest.raises(errors.TooLarge):
+        parse(pattern, "ecma")
+    parse(f"^{pattern}", "ecma")
+
+
+def test_repeats_beside_any_text_cost_nothing() -> None:
+    automaton = Automaton.of(parse("x*(?:[ab]{2,9000})y{1,9000}z{0,9000}", "ecma"))
+    assert len(automaton) == 4
+    assert matches(automaton, "-aby-")
+    assert not matches(automaton, "xxbyz")
+
+
 def test_a_thousand_words_are_fast() -> None:
     words = [f"{prefix}{number}" for number in range(250) for prefix in ("bolt-", "nut ", "Größe", "x")]
     began = time.perf_counter()
