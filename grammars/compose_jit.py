@@ -27,7 +27,7 @@ _FACTOR: Final = np.uint64(0x9FB21C651E98DF25)
 _SHIFT: Final = np.uint64(28)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _look_up(
     map_of_node: Any, parent: Any, unit: Any, first: int, memo: Any, columns: int, missing: Any
 ) -> tuple[int, int]:
@@ -51,7 +51,7 @@ def _look_up(
     return count, live
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _moved(
     begin: Any, sizes: Any, units: Any, elements: Any, plain: Any, columns: int,
     at: Any, to: Any, effect: Any, special: Any,
@@ -74,7 +74,7 @@ def _moved(
     return count
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _numbered(
     at: Any, to: Any, effect: Any, sizes: Any, elements: Any, start: Any, count: int,
     slots: Any, hashes: Any, numbers: Any,
@@ -130,7 +130,7 @@ def _numbered(
     return count
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _fill(slots: Any, hashes: Any, count: int) -> None:
     """Put the first maps into empty slots."""
     last = len(slots) - 1
@@ -141,14 +141,19 @@ def _fill(slots: Any, hashes: Any, count: int) -> None:
         slots[slot] = number
 
 
+def _arrays(size: int) -> tuple[Wide, Ints]:
+    """Room for what `_moved` finds."""
+    return np.empty((2, size), np.int64), np.empty((2, size), np.int32)
+
+
 class FastComposer(Composer):
     """A `Composer` whose loops are compiled."""
 
     def __init__(self, machine: Machine) -> None:
         self._slots = np.full(1 << 12, -1, np.int32)
         self._hashes = np.zeros(1 << 11, np.uint64)
-        self._at = np.empty((2, 1 << 12), np.int64)
-        self._to = np.empty((2, 1 << 12), np.int32)
+        self._spare: list[tuple[Wide, Ints]] = []
+        self._lent: list[tuple[Wide, Ints]] = []
         super().__init__(machine)
 
     def descend(self, map_of_node: Ints, parent: Ints, unit: Wide, first: int) -> bool:
@@ -164,20 +169,21 @@ class FastComposer(Composer):
 
     def _moved(self, begin: Wide, sizes: Wide, units: Wide) -> tuple[Wide, Ints, Ints, Wide]:
         total = int(sizes.sum())
-        if total > self._at.shape[1]:
-            self._at = np.empty((2, 2 * total), np.int64)
-            self._to = np.empty((2, 2 * total), np.int32)
-        at, special = self._at[:, :total]
-        to, effect = self._to[:, :total]
+        # Fresh pages cost more than these loops, so arrays are used again. Composing remainders of special
+        # elements comes here before the first arrays are given back.
+        wide, narrow = self._spare.pop() if self._spare else _arrays(0)
+        if total > wide.shape[1]:
+            wide, narrow = _arrays(2 * total)
+        at, special, to, effect = wide[0, :total], wide[1, :total], narrow[0, :total], narrow[1, :total]
         count = _moved(
             begin, sizes, units, self._elements, self._plain, self._columns, at, to, effect, special
         )
-        # Composing what is left of special elements comes back here, so those keep their own arrays.
-        if count:
-            return at.copy(), to.copy(), effect.copy(), special[:count].copy()
+        self._lent.append((wide, narrow))
         return at, to, effect, special[:count]
 
     def _numbered(self, at: Wide, to: Ints, effect: Ints, sizes: Wide) -> Ints:
+        if self._lent:
+            self._spare.append(self._lent.pop())
         most = self._count + len(sizes)
         if 2 * most > len(self._slots):
             self._grow(most)
@@ -212,7 +218,7 @@ _CODES = types.uint64[::1]
 _FIXED = types.Array(types.int32, 1, "C", readonly=True)
 _ELEMENTS = types.int32[:, ::1]
 _INDEX = types.int64
-_SIGNATURES: Final = {
+_SIGNATURES: Final[dict[Any, tuple[Any, ...]]] = {
     _look_up: (_NARROW, _FIXED, _WIDE, _INDEX, _NARROW, _INDEX, _WIDE),
     _moved: (_WIDE, _WIDE, _WIDE, _ELEMENTS, _NARROW, _INDEX, _WIDE, _NARROW, _NARROW, _WIDE),
     _numbered: (_WIDE, _NARROW, _NARROW, _WIDE, _ELEMENTS, _WIDE, _INDEX, _NARROW, _CODES, _NARROW),

@@ -1,7 +1,8 @@
-"""The values of `format` that are enforced, as regular expressions over ASCII.
+"""The values of `format` that are enforced, as regular expressions.
 
 Sources: RFC 3339 (date and time; leap seconds, which no calendar can foretell, are left out, and so is
-the year 0000), RFC 4122 (uuid), RFC 5321 section 4.1.2 (email), RFC 4291 section 2.2 (IPv6 addresses).
+the year 0000), RFC 4122 (uuid), RFC 5321 section 4.1.2 (email), RFC 4291 section 2.2 (IPv6
+addresses), RFC 3986 and 3987 (URIs and IRIs), RFC 3339 appendix A (durations), RFC 6901 (JSON pointers).
 """
 
 from __future__ import annotations
@@ -48,39 +49,64 @@ _QUOTED: Final = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
 _LABEL: Final = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _MAIL_DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[(?:{_IPV4}|IPv6:{_ipv6()})\])"
 
+_UNRESERVED: Final = "A-Za-z0-9._~"
+_SUBDELIMITERS: Final = "!$&'()*+,;="
+_PRIVATE: Final = r"\uE000-\uF8FF\U000F0000-\U000FFFFD\U00100000-\U0010FFFD"
+_INTERNATIONAL: Final = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF" + "".join(
+    rf"\U000{plane:X}{'1000' if plane == 14 else '0000'}-\U000{plane:X}FFFD" for plane in range(1, 15)
+)
+
+
+def _uri(characters: str, private: str, relative: bool) -> str:
+    """URIs whose unreserved characters are `characters`; or references, which may be relative."""
+
+    def any_of(more: str) -> str:
+        return f"(?:[{characters}{_SUBDELIMITERS}{more}-]|%[0-9A-Fa-f]{{2}})"
+
+    segment = any_of(":@")
+    future = rf"[vV][0-9A-Fa-f]+\.[{_UNRESERVED}{_SUBDELIMITERS}:-]+"
+    host = rf"(?:\[(?:{_ipv6()}|{future})\]|{any_of('')}*)"
+    authority = f"//(?:{any_of(':')}*@)?{host}(?::[0-9]*)?(?:/{segment}*)*"
+    absolute = f"/(?:{segment}+(?:/{segment}*)*)?"
+    tail = rf"(?:\?(?:{any_of(f':@/?{private}')})*)?(?:#(?:{any_of(':@/?')})*)?"
+    rootless = f"{segment}+(?:/{segment}*)*"
+    whole = f"[A-Za-z][A-Za-z0-9+.-]*:(?:{authority}|{absolute}|{rootless})?{tail}"
+    if not relative:
+        return whole
+    # The first segment of a relative path has no colon: it would end a scheme.
+    no_scheme = f"{any_of('@')}+(?:/{segment}*)*"
+    return f"(?:{whole}|(?:{authority}|{absolute}|{no_scheme})?{tail})"
+
+
+_CLOCK_PART: Final = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
+_DATE_PART: Final = "(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+_POINTER: Final = r"(?:/(?:[^~/]|~[01])*)*"
+
 PATTERNS: Final = {
     "date": _DATE,
     "time": _TIME,
     "date-time": f"{_DATE}[Tt]{_TIME}",
     "uuid": "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}",
+    "ipv4": _IPV4,
+    "ipv6": _ipv6(),
+    "uri": _uri(_UNRESERVED, "", False),
+    "uri-reference": _uri(_UNRESERVED, "", True),
+    "iri": _uri(_UNRESERVED + _INTERNATIONAL, _PRIVATE, False),
+    "iri-reference": _uri(_UNRESERVED + _INTERNATIONAL, _PRIVATE, True),
+    "duration": f"P(?:{_DATE_PART}(?:{_CLOCK_PART})?|{_CLOCK_PART}|[0-9]+W)",
+    "json-pointer": _POINTER,
+    "relative-json-pointer": f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
     "email": rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@{_MAIL_DOMAIN}",
 }
 """Formats that are enforced, in the syntax of `re`."""
 
-NOT_ENFORCED: Final = frozenset(
-    [
-        "duration",
-        "idn-email",
-        "hostname",
-        "idn-hostname",
-        "ipv4",
-        "ipv6",
-        "uri",
-        "uri-reference",
-        "iri",
-        "iri-reference",
-        "uri-template",
-        "json-pointer",
-        "relative-json-pointer",
-        "regex",
-    ]
-)
+NOT_ENFORCED: Final = frozenset(["hostname", "idn-hostname", "idn-email", "uri-template", "regex"])
 """The other formats of the specification; those that it does not know are annotations."""
 
 FORMATS: Final = frozenset({*PATTERNS, *NOT_ENFORCED})
 """Every format of the specification."""
 
-EXACT_COMPLEMENT: Final = frozenset({"date", "uuid"})
+EXACT_COMPLEMENT: Final = frozenset({"date", "uuid", "ipv4", "ipv6"})
 """Formats on whose every string validators agree, so that "not this format" can be enforced, too."""
 
 

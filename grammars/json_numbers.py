@@ -54,6 +54,7 @@ _POINT: Final = literal(b".")
 _ANY_DIGITS: Final = star(_DIGIT)
 _SOME_DIGITS: Final = repeat(_DIGIT, 1, None)
 _EXPONENT_SIGN: Final = one_of([(0x45, 0x45), (0x65, 0x65)])
+_ZERO_FRACTION: Final = concat(_POINT, repeat(literal(b"0"), 1, None))
 _FRACTION: Final = concat(_POINT, _SOME_DIGITS)
 _WHOLE: Final = alternative(literal(b"0"), concat(_POSITIVE_DIGIT, _ANY_DIGITS))
 _ANY_EXPONENT: Final = concat(_EXPONENT_SIGN, optional(one_of([(0x2B, 0x2B), (0x2D, 0x2D)])), _SOME_DIGITS)
@@ -80,19 +81,20 @@ def number(numbers: Numbers) -> Expr:
             *(_one(value, numbers.integral) for value in numbers.values if numbers.holds(value))
         )
     spellings = _between(numbers)
-    if spellings is NOTHING or not (numbers.excluded or numbers.divisors or numbers.integral is False):
-        return spellings
-    automaton = Automaton.of(spellings, BYTES)
     unwanted = [_between(Numbers(value, False, value, False)) for value in numbers.excluded]
     if numbers.integral is False:
-        unwanted.append(concat(INTEGER, optional(concat(_POINT, repeat(literal(b"0"), 1, None)))))
-        # Of the powers of ten, those with a negative exponent are surely no integers.
-        unwanted.append(
-            concat(INTEGER, optional(_FRACTION), _EXPONENT_SIGN, optional(literal(b"+")), _SOME_DIGITS)
-        )
-    automaton = automaton.difference(Automaton.of(alternative(*unwanted), BYTES))
-    for divisor in numbers.divisors:
-        automaton = automaton.intersect(Automaton.of(_multiples(divisor), BYTES))
+        # Powers of ten from 10 on may be integers; all numbers that they spell have plain decimals, too.
+        powers = concat(_EXPONENT_SIGN, optional(literal(b"+")), _SOME_DIGITS)
+        unwanted += [concat(INTEGER, optional(_ZERO_FRACTION)), concat(INTEGER, optional(_FRACTION), powers)]
+    unwanted += [_multiples(divisor) for divisor in numbers.not_divisors]
+    wanted = [_multiples(divisor) for divisor in numbers.divisors]
+    if numbers.not_divisors:
+        wanted.append(concat(INTEGER, optional(_FRACTION)))
+    if not (wanted or unwanted):
+        return spellings
+    automaton = Automaton.of(spellings, BYTES).difference(Automaton.of(alternative(*unwanted), BYTES))
+    for each in wanted:
+        automaton = automaton.intersect(Automaton.of(each, BYTES))
     return automaton.expr()
 
 

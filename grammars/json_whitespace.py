@@ -7,7 +7,7 @@ By default that is what `json.dumps` writes: compact, with one space after comma
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 from sortition.grammars.automaton import CODE_POINTS, Automaton
@@ -18,6 +18,10 @@ from sortition.grammars.regex import parse
 
 DEEPEST_INDENT: Final = 16
 """Levels down to which lines may be broken; at most 64 spaces."""
+
+CACHED_POLICIES: Final = 32
+CACHED_DEPTHS: Final = 1024
+"""Policies, and sets of depths, whose whitespace is kept; one takes up to 10 KiB."""
 
 INDENTS: Final = (2, 4)
 """Spaces for each level, as `json.dumps(indent=...)` writes them."""
@@ -70,7 +74,7 @@ class Policy:
         return _at(self, depths)
 
 
-@cache
+@lru_cache(maxsize=CACHED_DEPTHS)
 def _at(policy: Policy, depths: int) -> Whitespace:
     same = policy.everywhere()
     if same is not None:
@@ -87,7 +91,7 @@ def _at(policy: Policy, depths: int) -> Whitespace:
     )
 
 
-@cache
+@lru_cache(maxsize=CACHED_DEPTHS)
 def _lines(depths: int) -> Expr:
     """A line break and the indentation of any of the depths (bits)."""
     spaces = {
@@ -99,7 +103,7 @@ def _lines(depths: int) -> Expr:
     return Graph(((0, literal(b"\n"), 1), *chain), 0, frozenset(count + 1 for count in spaces))
 
 
-@cache
+@lru_cache(maxsize=CACHED_POLICIES)
 def _everywhere(name: str) -> Expr | None:
     if name == "default":
         return None

@@ -21,9 +21,6 @@ CACHED_PLACES: Final = 1 << 17
 FORCED_LIMIT: Final = 256
 """Longest run that `Matcher.forced` follows: a grammar may force the same token for ever."""
 
-GATHER_ABOVE: Final = 16
-"""A mask of more than one in so many tokens is gathered token by token; a smaller one is scattered."""
-
 _BOTTOM: Final = -1
 """Stands below the last call site."""
 
@@ -197,6 +194,9 @@ class _Reader:
         self.class_start = np.searchsorted(
             table.token_class[self.by_class], np.arange(table.token_classes + 1)
         )
+        self.words = (table.token_classes + 31) // 32
+        self.eligible = np.zeros((self.size + 31) // 32 * 32, np.bool_)
+        self.eligible[: self.size] = table.token_class != 0
         self.entries: dict[tuple[int, int], tuple[int, int, int] | None] = {}
         # Mask by place: (state, room), then one level of dictionaries for each site that has to be seen.
         self.places: dict[int, Any] = {}
@@ -275,10 +275,9 @@ class _Reader:
 
     def _learn(self, key: int, state: int, stack: Stack) -> Mask:
         """Find the mask of a place, and remember it for all stacks that look alike as far as was seen."""
-        bits = self.certain[self.row_of_state[state]].copy()
+        bits = self.certain[self.row_of_state[state], : self.words].copy()
         seen = 0
-        open_question = self.conditional[self.conditional_start[state] : self.conditional_start[state + 1]]
-        for unit in open_question.tolist():
+        for unit in self._conditional(state):
             after, looked = self._apply(state, stack, unit)
             seen = max(seen, looked)
             if after is not None:
@@ -303,17 +302,31 @@ class _Reader:
         self.known_places += 1
         return mask
 
+    def _conditional(self, state: int) -> list[int]:
+        """The classes that depend on the stack; their entries are read all at once."""
+        first, last = self.conditional_start[state : state + 2].tolist()
+        units = self.conditional[first:last]
+        row, words = self.row_of_state[state], units >> 5
+        below = (np.uint32(1) << (units & 31).astype(np.uint32)) - np.uint32(1)
+        before = self.rank[row, words] + np.bitwise_count(self.survives[row, words] & below)
+        numbers: list[int] = units.tolist()
+        for unit, action in zip(numbers, self.action[self.first_entry[state] + before].tolist(), strict=True):
+            self.entries[state, unit] = self.actions[action]
+        return numbers
+
     def _expand(self, bits: NDArray[np.uint32]) -> Mask:
         """The tokens of the classes whose bits are set."""
-        flags = np.unpackbits(bits.view(np.uint8), bitorder="little")[: self.token_classes]
-        classes = np.flatnonzero(flags)
-        sizes = self.class_start[classes + 1] - self.class_start[classes]
-        tokens = np.zeros((self.size + 31) // 32 * 32, np.uint8)
-        if sizes.sum() * GATHER_ABOVE > self.size:
-            np.take(flags, self.token_class, out=tokens[: self.size])
-        else:
-            for first, size in zip(self.class_start[classes].tolist(), sizes.tolist(), strict=True):
-                tokens[self.by_class[first : first + size]] = 1
+        wanted = np.unpackbits(bits.view(np.uint8), count=self.token_classes, bitorder="little").view(
+            np.bool_
+        )
+        sizes = np.diff(self.class_start)
+        # Most masks hold few tokens or nearly all that there are: begin at the nearer end.
+        most = 2 * sizes[wanted].sum() > sizes[1:].sum()
+        tokens = self.eligible.copy() if most else np.zeros_like(self.eligible)
+        # Neighbouring classes are one slice.
+        edges = np.flatnonzero(np.diff(wanted != most, prepend=False, append=False))
+        for first, last in self.class_start[edges].reshape(-1, 2).tolist():
+            tokens[self.by_class[first:last]] = not most
         mask = np.packbits(tokens, bitorder="little").view(np.uint32)
         mask.setflags(write=False)
         return mask

@@ -183,7 +183,7 @@ def _broken_number(schema: Schema, keyword: str, value: Any) -> Iterator[Numbers
         case "exclusiveMaximum":
             yield Numbers(low=exact(value))
         case _:
-            yield Numbers(refused=(_refusal(schema, keyword, _NEGATED),))
+            yield Numbers(not_divisors=(exact(value),))
 
 
 def _strings(schema: Schema, formats: bool) -> Strings | None:

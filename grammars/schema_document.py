@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import referencing
@@ -33,8 +32,11 @@ from sortition.grammars.schema_keywords import (
 DEPTH_BUDGET: Final = 400
 """Levels of nesting in a schema; the deepest of 6,798 public schemas has 48."""
 
-VALUE_BUDGET: Final = 100_000
-"""JSON values in a schema document; reading that many takes about 0.5 s."""
+VALUE_BUDGET: Final = 250_000
+"""JSON values in a schema document; reading that many takes about 1 s. Public schemas have up to 25,000."""
+
+_Inner: TypeAlias = list[tuple[tuple[str | int, ...], Any]]
+"""The schemas inside a schema, as written, each with its path."""
 
 _FORMAT: Final = "format "
 """Before the name of a format among the things that are ignored."""
@@ -148,21 +150,18 @@ class Document:
             return self._read(schema.scope.contents, "", schema.scope)
         try:
             resolved = schema.scope.resolver.lookup(reference)
-        except referencing.exceptions.Unresolvable as error:
-            if isinstance(
-                error, referencing.exceptions.NoSuchAnchor | referencing.exceptions.PointerToNowhere
-            ):
-                raise schema.error(Invalid, "$ref", f"{reference!r} leads nowhere") from None
+        except (referencing.exceptions.NoSuchAnchor, referencing.exceptions.PointerToNowhere):
+            raise schema.error(Invalid, "$ref", f"{reference!r} leads nowhere") from None
+        except referencing.exceptions.Unresolvable:
             raise schema.error(
                 Unsupported,
                 "$ref",
                 f"{reference!r} is not in this document",
                 "references are never fetched: put the schema under $defs",
             ) from None
-        except (ValueError, TypeError, AttributeError, LookupError):
-            raise schema.error(
-                Invalid, "$ref", f"{reference!r} leads to something that is no schema"
-            ) from None
+        except Exception as error:
+            # On its way the reference may pass through anything, also through what was not checked here.
+            raise schema.error(Invalid, "$ref", f"{reference!r} cannot be followed ({error})") from None
         known = self._schemas.get(id(resolved.contents)) if isinstance(resolved.contents, dict) else None
         if known is not None:
             return known
@@ -174,39 +173,48 @@ class Document:
 
     def _read(self, contents: Any, pointer: str, scope: Scope) -> Schema:
         """Read a schema and all those inside it, the innermost first."""
-        waiting = [(contents, pointer, scope, False)]
+        waiting: list[tuple[Any, str, Scope, _Inner | None]] = [(contents, pointer, scope, None)]
         while waiting:
-            raw, place, within, inner_are_read = waiting.pop()
+            raw, place, within, inner = waiting.pop()
             if isinstance(raw, bool) or id(raw) in self._schemas:
                 continue
-            if inner_are_read:
-                self._schemas[id(raw)] = self._schema(raw, place, within)
+            if inner is not None:
+                self._schemas[id(raw)] = self._schema(raw, place, within, inner)
                 continue
             within = self._check(raw, place, within)
-            waiting.append((raw, place, within, True))
-            for path, child in _inner(raw, within):
-                waiting.append((child, pointer_to(place, *path), within, False))
+            inner = [
+                each
+                for keyword, value in raw.items()
+                if _applies(keyword, raw, within.draft)
+                for each in children(keyword, value)
+            ]
+            waiting.append((raw, place, within, inner))
+            waiting.extend((child, pointer_to(place, *path), within, None) for path, child in inner)
         return self._of(contents, pointer, scope)
 
     def _of(self, raw: Any, pointer: str, scope: Scope) -> Schema:
         if isinstance(raw, bool):
-            content: dict[str, Any] = {} if raw else {"enum": []}
-            return self._by_content.setdefault((raw, id(scope)), Schema(content, pointer, scope, {}))
+            keywords: dict[str, Any] = {} if raw else {"enum": []}
+            return self._by_content.setdefault((raw, id(scope)), Schema(keywords, pointer, scope, {}))
         return self._schemas[id(raw)]
 
-    def _schema(self, raw: dict[str, Any], pointer: str, scope: Scope) -> Schema:
-        inner = {
-            path: self._of(child, pointer_to(pointer, *path), scope) for path, child in _inner(raw, scope)
-        }
-        keywords = {key: value for key, value in raw.items() if _applies(key, raw, scope.draft)}
-        parts: list[object] = [id(scope)]
-        paths = list(inner)
-        for keyword, value in keywords.items():
-            below = [(path, id(inner[path])) for path in paths if path[0] == keyword]
-            whole = keyword in ("dependencies",) or not below
-            parts.append((keyword, tuple(below), json.dumps(value) if whole else ""))
-        schema = Schema(keywords, pointer, scope, inner)
-        return self._by_content.setdefault(tuple(parts), schema)
+    def _schema(self, raw: dict[str, Any], pointer: str, scope: Scope, inner: _Inner) -> Schema:
+        """The schema of this content; the content of a schema inside is known by its identity."""
+        schemas = {path: self._of(child, pointer_to(pointer, *path), scope) for path, child in inner}
+        keywords = {keyword: value for keyword, value in raw.items() if _applies(keyword, raw, scope.draft)}
+        below: dict[str, list[object]] = {}
+        for path, schema in schemas.items():
+            below.setdefault(str(path[0]), []).append((path, id(schema)))
+        content = (
+            (
+                keyword,
+                tuple(below.get(keyword, ())),
+                # What is not a schema counts as it is written; dependencies may be both.
+                json.dumps(value) if keyword not in below or keyword == "dependencies" else "",
+            )
+            for keyword, value in keywords.items()
+        )
+        return self._by_content.setdefault((id(scope), *content), Schema(keywords, pointer, scope, schemas))
 
     def _check(self, raw: dict[str, Any], pointer: str, scope: Scope) -> Scope:
         """Check every keyword of one schema; the scope that it and what is inside it belong to."""
@@ -258,12 +266,6 @@ def _applies(keyword: str, raw: dict[str, Any], draft: Draft) -> bool:
     if keyword == "additionalItems" and isinstance(raw.get("items"), list):
         return True
     return known.first <= draft <= known.last
-
-
-def _inner(raw: dict[str, Any], scope: Scope) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    for keyword, value in raw.items():
-        if _applies(keyword, raw, scope.draft):
-            yield from children(keyword, value)
 
 
 def _draft(address: object, pointer: str) -> Draft:

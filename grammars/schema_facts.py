@@ -62,6 +62,7 @@ class Numbers:
     below_high: bool = False
     integral: bool | None = None
     divisors: tuple[Fraction, ...] = ()
+    not_divisors: tuple[Fraction, ...] = ()
     values: tuple[Fraction, ...] | None = None
     excluded: frozenset[Fraction] = frozenset()
     refused: tuple[Refusal, ...] = ()
@@ -86,6 +87,7 @@ class Numbers:
             below_high,
             other.integral if self.integral is None else self.integral,
             joined(self.divisors, other.divisors),
+            joined(self.not_divisors, other.not_divisors),
             _common(self.values, other.values),
             self.excluded | other.excluded,
             joined(self.refused, other.refused),
@@ -102,6 +104,7 @@ class Numbers:
             and (self.high is None or value < self.high or (value == self.high and not self.below_high))
             and (self.integral is None or (value.denominator == 1) == self.integral)
             and all((value / divisor).denominator == 1 for divisor in self.divisors)
+            and all((value / divisor).denominator != 1 for divisor in self.not_divisors)
             and value not in self.excluded
         )
 

@@ -227,8 +227,10 @@ def _problem(shape: Shape, value: object, draft: Draft, stated: bool) -> str | N
         case Shape.VALUES:
             if isinstance(value, list) and len(value) > VALUES_BUDGET:
                 raise TooLarge(f"more than {VALUES_BUDGET:,} values")
+            _check_numbers(value)
             return None if isinstance(value, list) else "must be a list"
         case Shape.VALUE:
+            _check_numbers(value)
             return None
 
 
@@ -241,6 +243,19 @@ def is_number(value: object) -> bool:
     if isinstance(value, int) and value.bit_length() > DIGIT_BUDGET * math.log2(10):
         raise TooLarge(f"a number in the schema has more than {DIGIT_BUDGET} digits")
     return True
+
+
+def _check_numbers(value: object) -> None:
+    """Refuse a value with a number in it that is not finite or too long."""
+    waiting = [value]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, dict):
+            waiting.extend(inner.values())
+        elif isinstance(inner, list):
+            waiting.extend(inner)
+        else:
+            is_number(inner)
 
 
 def _is_schema(value: object, draft: Draft) -> bool:

@@ -1,6 +1,6 @@
 """Cheap reasons why two schemas share no value: other types, other constants, other tags.
 
-They settle the usual `oneOf` without multiplying anything out; where they settle nothing, ask `Logic.possible`.
+They settle the usual `oneOf` without multiplying anything out; where they do not, `Logic.possible` is asked.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from sortition.grammars import accelerate
 from sortition.grammars.compose import DEAD, NO_PUSH, SELF, Composition, compose, spread
 from sortition.grammars.errors import TooLarge, Unsatisfiable
-from sortition.grammars.liveness import NEVER, Frames, room_needed, safe_states
+from sortition.grammars.liveness import NEVER, Frames, distinct, room_needed, safe_states
 
 if TYPE_CHECKING:
     from sortition.grammars.machine import Machine
@@ -386,7 +386,7 @@ def _frames_of_tokens(
     stays = effect >= 0
     # Tokens that leave a frame in their middle are not counted on: they are a bonus.
     ends = ~stays & np.isin(target, identities[identities > 0])
-    ended = np.unique(np.stack([state[ends], ~effect[ends]]), axis=1)
+    ended = distinct(np.stack([state[ends], ~effect[ends]]))
     return Frames.of_tokens(machine, state[stays], target[stays], effect[stays], ended, push_sites)
 
 
@@ -439,14 +439,14 @@ def _longest_exit(entries: _Entries, actions: _Actions, returns: Ints, depth_lim
     order = np.argsort(key)
     key, action = key[order], entries.action[at][order]
     ending, site = np.nonzero(returns >= 0)
-    pairs = np.unique(np.stack([ending, returns[ending, site]]), axis=1)
+    pairs = distinct(np.stack([ending, returns[ending, site]]))
     first = np.searchsorted(pairs[0], np.arange(len(returns) + 1))
     ends = ~actions.effect[leaving]
     owner, onto = spread(first[ends], first[ends + 1] - first[ends])
     onward = actions.target[leaving][owner].astype(np.int64) * states + pairs[1][onto]
     found = np.minimum(np.searchsorted(key, onward), len(key) - 1)
     linked = (key[found] == onward) & (pairs[1][onto] < states)
-    edges = np.unique(np.stack([leaving[owner[linked]], action[found[linked]]]), axis=1)
+    edges = distinct(np.stack([leaving[owner[linked]], action[found[linked]]]))
     exits = (actions.effect < 0).astype(np.int64)
     while exits.max() < depth_limit:
         longer = exits.copy()

@@ -288,52 +288,58 @@ SCHEMAS: list[object] = [
 
 
 class Trial:
-    """All tokens of a vocabulary at one place, by the byte walk: each distinct prefix is walked once."""
+    """All tokens of a vocabulary at one place by the byte walk, which reads each byte at each place once."""
 
-    def __init__(self, machine: Machine, vocabulary: Vocabulary) -> None:
-        self.machine = machine
-        self.steps: dict[tuple[int, tuple[int, ...], int], tuple[int, tuple[int, ...]] | None] = {}
-        trie = vocabulary.trie
-        self.node_of_token = trie.node_of_token
-        self.children: list[list[tuple[int, int]]] = [[] for _ in range(len(trie) + 1)]
-        for node, (parent, byte) in enumerate(zip(trie.parent.tolist(), trie.byte.tolist(), strict=True)):
-            self.children[parent].append((node, byte))
+    def __init__(self, machine: Machine, vocabulary: Vocabulary, room: Room | None) -> None:
+        self.machine, self.trie, self.room = machine, vocabulary.trie, room
+        # Places are numbered; number 0 is where a refused byte leads.
+        self.number: dict[tuple[int, tuple[int, ...]] | None, int] = {None: 0}
+        self.walks: list[Walk] = [Walk(machine)]
+        self.fits = [False]
+        self.after = np.full((1, machine.move.shape[1]), 0)
 
-    def allowed(self, walk: Walk, room: Room | None) -> np.ndarray:
+    def allowed(self, walk: Walk) -> np.ndarray:
         """bool [vocabulary]."""
-        lives = np.zeros(len(self.children), np.bool_)
-        waiting = [(len(self.children) - 1, (walk.state, tuple(walk.stack)))]
-        while waiting:
-            above, (state, stack) = waiting.pop()
-            for node, byte in self.children[above]:
-                after = self.step(state, stack, byte)
-                if after is not None:
-                    waiting.append((node, after))
-                    lives[node] = room is None or self.at(*after).fits(room)
-        return lives[self.node_of_token] & (self.node_of_token >= 0)
+        trie = self.trie
+        place_of_node = np.zeros(len(trie) + 1, np.int64)
+        place_of_node[-1] = self.place(walk)
+        unit = self.machine.byte_class[trie.byte]
+        for level in trie.levels():
+            before = place_of_node[trie.parent[level]]
+            known = self.after[before, unit[level]]
+            for place, byte_class in np.unique(
+                np.stack([before, unit[level]])[:, known < 0], axis=1
+            ).T.tolist():
+                self.walk(place, byte_class)
+            place_of_node[level] = self.after[before, unit[level]]
+        place_of_node[-1] = 0
+        return np.array(self.fits)[place_of_node[trie.node_of_token]]
 
-    def at(self, state: int, stack: tuple[int, ...]) -> Walk:
-        walk = Walk(self.machine)
-        walk.state, walk.stack = state, list(stack)
-        return walk
+    def walk(self, place: int, byte_class: int) -> None:
+        walk = self.walks[place].copy()
+        byte = int(np.flatnonzero(self.machine.byte_class == byte_class)[0])
+        self.after[place, byte_class] = self.place(walk) if walk.advance(byte) else 0
 
-    def step(self, state: int, stack: tuple[int, ...], byte: int) -> tuple[int, tuple[int, ...]] | None:
-        key = state, stack, int(self.machine.byte_class[byte])
-        if key not in self.steps:
-            walk = self.at(state, stack)
-            self.steps[key] = (walk.state, tuple(walk.stack)) if walk.advance(byte) else None
-        return self.steps[key]
+    def place(self, walk: Walk) -> int:
+        number = self.number.setdefault((walk.state, tuple(walk.stack)), len(self.walks))
+        if number == len(self.walks):
+            self.walks.append(walk)
+            self.fits.append(self.room is None or walk.fits(self.room))
+            if number == len(self.after):
+                self.after = np.vstack([self.after, np.full_like(self.after, -1)])
+        return number
 
 
 def check_real(grammar: Grammar, vocabulary: Vocabulary, prefixes: int, seed: int) -> None:
     """Masks and next states at random prefixes against the byte walk, all tokens at each."""
     draw = random.Random(seed)
     machine, table = grammar.machine, grammar.compile(vocabulary)
-    trial, room = Trial(machine, vocabulary), None
+    room = None
     if table.recursive:
         frames = Frames.of_bytes(machine)
         need, site_need = room_needed(frames, np.ones(frames.states, np.bool_), table.depth_limit)
         room = Room(table.depth_limit, need.tolist(), site_need.tolist())
+    trial = Trial(machine, vocabulary, room)
     matcher, walk = Matcher(table, []), Walk(machine)
     seen = set()
     for _ in range(prefixes):
@@ -344,7 +350,7 @@ def check_real(grammar: Grammar, vocabulary: Vocabulary, prefixes: int, seed: in
         assert (matcher._place.state, matcher.can_end) == (walk.state, walk.can_end)
         if place not in seen:
             seen.add(place)
-            assert np.array_equal(mask, trial.allowed(walk, room)), place
+            assert np.array_equal(mask, trial.allowed(walk)), place
         tokens = np.flatnonzero(mask)
         if not tokens.size or len(walk.stack) > 20:
             assert tokens.size or walk.can_end

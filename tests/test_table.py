@@ -14,7 +14,7 @@ import pytest
 
 from sortition.grammars import table as table_module
 from sortition.grammars.errors import GrammarError, TooLarge, Unsatisfiable
-from sortition.grammars.expr import alternative, concat, literal, one_of, repeat, star
+from sortition.grammars.expr import Call, alternative, concat, literal, one_of, repeat, star
 from sortition.grammars.liveness import Frames, room_needed
 from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Room, Walk, allowed_tokens, read
@@ -50,11 +50,13 @@ def step(table: Table, place: Place, token: int) -> Place | None:
 
 def can_end(table: Table, place: Place) -> bool:
     state, stack = place
-    while stack and table.ending[state] >= 0:
+    while not table.accepting[state]:
+        if table.ending[state] < 0 or not stack:
+            return False
         state, stack = int(table.returns[table.ending[state], stack[-1]]), stack[:-1]
         if state < 0:
             return False
-    return not stack and bool(table.accepting[state])
+    return True
 
 
 def room_of(machine: Machine, table: Table) -> Room | None:
@@ -132,6 +134,7 @@ def test_random_arrays(seed: int) -> None:
         walk = Walk(machine)
         walk.state = draw.choice(np.flatnonzero(~machine.leaves).tolist())
         walk.stack = draw.choices(range(machine.returns.shape[1]), k=draw.randrange(6))
+        assert can_end(table, (walk.state, tuple(walk.stack))) == walk.can_end
         for token, text in enumerate(tokens):
             after = read(walk, text)
             place = step(table, (walk.state, tuple(walk.stack)), token)
@@ -261,6 +264,23 @@ def test_missing_bytes_exactly_where_nothing_nests(seed: int) -> None:
             after = read(walk, text) if text else None
             expected = after is not None and (after.state, ()) in good
             assert (step(table, place, token) is not None) == expected
+
+
+@pytest.mark.parametrize("limit", [1, 2, 64])
+def test_texts_that_end_inside_a_nested_part(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "RECURSIVE_DEPTH", limit)
+    rules = {"list": concat(literal(b"["), star(Call("list")), literal(b"]"))}
+    machine = Machine.of(rules, alternative(Call("list"), literal(b"[[["), literal(b"[?")))
+    for tokens in ([b"[", b"]", b"?", b"[["], [b"[", b"?", b"]]"], [b"[[", b"[", b"?"], [b"[[", b"]"]):
+        if limit == 1 and tokens == [b"[[", b"]"]:
+            with pytest.raises(TooLarge):
+                build_table(machine, Vocabulary.of(tokens, end_tokens=[]))
+            continue
+        table = build_table(machine, Vocabulary.of(tokens, end_tokens=[]))
+        assert check_no_dead_ends(table)
+    for tokens in ([b"]", b"?"], [b"[[[["]):
+        with pytest.raises(Unsatisfiable):
+            build_table(machine, Vocabulary.of(tokens, end_tokens=[]))
 
 
 @pytest.mark.parametrize("limit", [2, 64])
