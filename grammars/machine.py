@@ -32,9 +32,6 @@ STATE_BUDGET: Final = 30_000
 RETURN_BUDGET: Final = 4_000_000
 """Cells of the (ending, call site) table: 16 MiB."""
 
-NEVER: Final = 30_000
-"""More frames than any stack has."""
-
 
 @dataclass(frozen=True, eq=False)
 class Machine:
@@ -51,9 +48,6 @@ class Machine:
         ending: int32 [states], which set of rules has ended here, -1 for none.
         returns: int32 [endings, sites], the state after popping a site, -1 where this never happens.
         accepting: bool [states], whether the text may end here.
-        need: int16 [states], how many more frames the shortest way to the end of the frame needs;
-            0 where the machine cannot recur.
-        site_need: int16 [sites], the same for the states in which the site may return.
         depth: the most frames that can be on the stack, None if there is no limit (recursion).
     """
 
@@ -63,8 +57,6 @@ class Machine:
     ending: NDArray[np.int32]
     returns: NDArray[np.int32]
     accepting: NDArray[np.bool_]
-    need: NDArray[np.int16]
-    site_need: NDArray[np.int16]
     depth: int | None
 
     @staticmethod
@@ -266,9 +258,6 @@ class _Construction:
         move, call = move[:, columns], call[:, columns]
         returns = block[returns[:, site_representatives]]
         # np.unique numbers blocks by label, and labels count from the start state, which is therefore 0.
-        need, site_need, depth = _stack_needs(
-            move, call, returns, ending[representatives], accepting[representatives]
-        )
         byte_class = np.zeros(BYTES, dtype=np.uint8)
         ends = np.append(self.classes.boundaries[1:], BYTES)
         for first, last, unit_class in zip(
@@ -282,9 +271,7 @@ class _Construction:
             ending[representatives].astype(np.int32),
             returns.astype(np.int32),
             accepting[representatives],
-            need,
-            site_need,
-            depth,
+            _deepest(move, call, returns),
         )
         _refuse_ambiguous_ends(machine)
         return machine
@@ -317,18 +304,10 @@ def _refuse_ambiguous_ends(machine: Machine) -> None:
             )
 
 
-def _stack_needs(
-    move: NDArray[np.int64],
-    call: NDArray[np.int64],
-    returns: NDArray[np.int64],
-    ending: NDArray[np.int64],
-    accepting: NDArray[np.bool_],
-) -> tuple[NDArray[np.int16], NDArray[np.int16], int | None]:
-    """Frames needed above each state's own frame, and the most that can ever be on the stack.
-
-    Needs are found by growing the number of frames allowed: a state needs k frames if with k it can end its
-    frame and with k - 1 it cannot. A call counts only if the state it returns to is good *whatever* ended.
-    """
+def _deepest(
+    move: NDArray[np.int64], call: NDArray[np.int64], returns: NDArray[np.int64]
+) -> int | None:
+    """The longest chain of calls from the start state, None if calls recur."""
     states, sites = len(move), returns.shape[1]
     plain: list[set[int]] = [set() for _ in range(states)]
     calls: list[set[tuple[int, int]]] = [set() for _ in range(states)]
@@ -343,45 +322,6 @@ def _stack_needs(
         else:
             calls[state].add((target, site - 1))
     return_states = [set(column[column >= 0].tolist()) for column in returns.T]
-    depth = _deepest(plain, calls, return_states)
-    if depth is not None:
-        return np.zeros(states, np.int16), np.zeros(sites, np.int16), depth
-    need = [NEVER] * states
-    site_need = [NEVER] * sites
-    allowed = 0
-    while True:
-        changed = True
-        grew = False
-        while changed:
-            changed = False
-            for site in range(sites):
-                if site_need[site] == NEVER and all(need[state] <= allowed for state in return_states[site]):
-                    site_need[site] = allowed
-                    changed = True
-            for state in range(states - 1, -1, -1):
-                if need[state] < NEVER:
-                    continue
-                if (
-                    (allowed == 0 and (ending[state] >= 0 or accepting[state]))
-                    or any(need[target] <= allowed for target in plain[state])
-                    or any(
-                        need[target] < allowed and site_need[site] <= allowed
-                        for target, site in calls[state]
-                    )
-                ):
-                    need[state] = allowed
-                    changed = grew = True
-        # A level at which nothing new can end its frame is followed by none that can.
-        if not grew and allowed > 0:
-            break
-        allowed += 1
-    return np.array(need, dtype=np.int16), np.array(site_need, dtype=np.int16), None
-
-
-def _deepest(
-    plain: list[set[int]], calls: list[set[tuple[int, int]]], return_states: list[set[int]]
-) -> int | None:
-    """The longest chain of calls from the start state, None if calls recur."""
     best: dict[int, int | None] = {}
     active: set[int] = set()
 

@@ -197,7 +197,9 @@ class Constraint:
             padded = free.expand(-1, width - arena.vocabulary_size)
             eligible = torch.cat([eligible, padded], dim=1)
         ends = self._ends(end_tokens).expand(len(free), -1)
-        may_end = self.can_end(position) | position.finished | position.dead
+        # A text that the depth limit has stranded (see `liveness.py`) has nothing but its end, either.
+        stranded = position.walking & ~eligible.any(1)
+        may_end = self.can_end(position) | position.finished | position.dead | stranded
         return eligible.scatter(1, ends, (may_end[:, None] | free).expand_as(ends))
 
     def apply(self, logits: Tensor, position: Position, end_tokens: Tensor | None = None) -> Tensor:

@@ -176,8 +176,6 @@ def random_arrays(draw: random.Random) -> Machine:
         ending=ending.astype(np.int32),
         returns=returns.astype(np.int32),
         accepting=ending < 0,
-        need=np.zeros(states, np.int16),
-        site_need=np.zeros(sites, np.int16),
         depth=1000,
     )
 
