@@ -106,7 +106,7 @@ def summary(results: dict[str, Result], cases: int) -> dict[str, Any]:
         return {**figures, "mean": round(float(data.mean()), 2), "max": round(float(data.max()), 2)}
 
     return {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.python_version()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "schemas": cases,
         "engines": {
             name: {

@@ -112,7 +112,7 @@ class Automaton:
         labels = coarsest_partition(accepting.astype(np.int64), [move.astype(np.int64)])
         representatives = np.unique(labels, return_index=True)[1]
         joined = move[representatives]
-        joined = np.where(joined >= 0, labels[joined], -1).astype(np.int32)
+        joined = np.where(joined >= 0, labels[joined], -1).astype(np.int64)
         columns, class_of = distinct_columns(joined)
         joined = joined[:, columns]
         order = _breadth_first(joined, int(labels[0]))

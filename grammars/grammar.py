@@ -91,7 +91,9 @@ class Grammar:
                 while names[name] in self.rules or names[name] in other.rules:
                     names[name] += "'"
         done: dict[int, Expr] = {}
-        theirs = {names.get(name, name): rename_calls(expr, names, done) for name, expr in other.rules.items()}
+        theirs = {
+            names.get(name, name): rename_calls(expr, names, done) for name, expr in other.rules.items()
+        }
         return Grammar(
             combine(self.root, rename_calls(other.root, names, done)),
             {**theirs, **self.rules},

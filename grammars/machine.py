@@ -38,8 +38,8 @@ class Machine:
     """A deterministic automaton over bytes with a stack of call sites; state 0 is the start.
 
     A frame ends when a state whose `ending` is set has no move on the next byte: the top call site is popped
-    and the machine goes on in ``returns[ending, site]``, which reads the byte. If such a state has no moves at
-    all the frame ends as soon as the state is reached.
+    and the machine goes on in ``returns[ending, site]``, which reads the byte. If such a state has no moves
+    at all the frame ends as soon as the state is reached.
 
     Attributes:
         byte_class: uint8 [256], the class of each byte.
@@ -227,7 +227,7 @@ class _Construction:
         )
 
     def _minimal(self) -> Machine:
-        """Join equivalent states and call sites, then number the states breadth first."""
+        """Join equivalent states and call sites; states keep the order in which they were found."""
         states, sites, endings = len(self.states), len(self.sites), len(self.endings)
         if sites * endings > RETURN_BUDGET:
             raise TooLarge(f"the grammar needs {endings:,} endings at {sites:,} call sites")
@@ -239,8 +239,8 @@ class _Construction:
             site = self.site_of_state[state]
             call[state, list(self.calling[state])] = site
         returns = np.full((endings, sites), -1, dtype=np.int64)
-        for (ending, site), state in self.returns.items():
-            returns[ending, site] = state
+        for place, state in self.returns.items():
+            returns[place] = state
         ending = np.array(self.ending_of_state, dtype=np.int64)
         accepting = np.array([any(self.nfa.ends.get(n) == ROOT for n in nodes) for nodes in self.states])
         labels = coarsest_partition(
@@ -304,9 +304,7 @@ def _refuse_ambiguous_ends(machine: Machine) -> None:
             )
 
 
-def _deepest(
-    move: NDArray[np.int64], call: NDArray[np.int64], returns: NDArray[np.int64]
-) -> int | None:
+def _deepest(move: NDArray[np.int64], call: NDArray[np.int64], returns: NDArray[np.int64]) -> int | None:
     """The longest chain of calls from the start state, None if calls recur."""
     states, sites = len(move), returns.shape[1]
     plain: list[set[int]] = [set() for _ in range(states)]

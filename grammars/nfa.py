@@ -29,8 +29,8 @@ NODE_BUDGET: Final = 400_000
 """Nodes of one automaton; building this many takes 0.5 s on one 2.4 GHz core."""
 
 WORK_BUDGET: Final = 1_000_000
-"""Sizes of all sets of nodes that become states. States alone do not bound the time: `.*a{4000}` has few, each
-a set of thousands of nodes. Most states are sets of one to three; this many take about 1 s."""
+"""Sizes of all sets of nodes that become states. States alone do not bound the time: `.*a{4000}` has few,
+each a set of thousands of nodes. Most states are sets of one to three; this many take about 1 s."""
 
 ROOT: Final = ""
 """The name under which the root expression is stored beside the rules."""

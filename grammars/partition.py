@@ -70,9 +70,7 @@ def distinct_columns(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
     return np.array(first, dtype=np.int64), np.array(kind_of, dtype=np.int64)
 
 
-def coarsest_partition(
-    labels: NDArray[np.int64], successors: list[NDArray[np.int64]]
-) -> NDArray[np.int64]:
+def coarsest_partition(labels: NDArray[np.int64], successors: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Refine `labels` until items of equal label have equally labelled successors.
 
     The smaller half of every split gets the new label and only its predecessors are looked at again

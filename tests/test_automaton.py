@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sortition.grammars.automaton import Automaton
 from sortition.grammars.errors import Invalid, TooLarge
 from sortition.grammars.expr import (
@@ -93,7 +94,10 @@ def test_states_are_pairwise_distinguishable(language: tuple[Expr, str]) -> None
     automaton = Automaton.of(language[0])
     labels = automaton.accepting.astype(int)
     for _ in range(len(automaton)):  # Moore's refinement, the slow way
-        rows = [(labels[q], *(labels[t] if t >= 0 else -1 for t in automaton.move[q])) for q in range(len(automaton))]
+        rows = [
+            (label, *(labels[t] if t >= 0 else -1 for t in row))
+            for label, row in zip(labels, automaton.move, strict=True)
+        ]
         labels = np.array([sorted(set(rows)).index(row) for row in rows])
     assert len(set(labels.tolist())) == len(automaton)
 

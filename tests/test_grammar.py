@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from sortition.grammars.errors import GrammarError, Unsatisfiable, Unsupported
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.matcher import Matcher
@@ -13,7 +14,8 @@ from sortition.grammars.vocabulary import Vocabulary
 from sortition.sampling.constraint import Constraint
 
 LETTERS = [bytes([byte]) for byte in range(256)]
-VOCABULARY = Vocabulary.of([*LETTERS, b"null", b'":', b"[?", b"]]", b"e}", b""], end_tokens=[len(LETTERS) + 5])
+LONGER = [b"null", b'":', b"[?", b"]]", b"e}"]
+VOCABULARY = Vocabulary.of([*LETTERS, *LONGER, b""], end_tokens=[len(LETTERS) + len(LONGER)])
 
 
 def test_union_of_schema_and_regex() -> None:
@@ -23,7 +25,8 @@ def test_union_of_schema_and_regex() -> None:
 
 
 def test_union_of_schemas_keeps_their_rules_apart() -> None:
-    grammar = json_schema({"type": "string", "maxLength": 1}) | json_schema({"type": "string", "minLength": 3})
+    short, long = {"type": "string", "maxLength": 1}, {"type": "string", "minLength": 3}
+    grammar = json_schema(short) | json_schema(long)
     assert [len(text) for text in ['""', '"a"', '"ab"', '"abc"'] if grammar.accepts(text)] == [2, 3, 5]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from sortition.grammars.errors import TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import (
     NOTHING,
