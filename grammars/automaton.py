@@ -111,8 +111,8 @@ class Automaton:
         move = np.where(alive[move] & (move >= 0), move, -1)
         labels = coarsest_partition(accepting.astype(np.int64), [move.astype(np.int64)])
         representatives = np.unique(labels, return_index=True)[1]
-        joined = move[representatives]
-        joined = np.where(joined >= 0, labels[joined], -1).astype(np.int64)
+        kept = move[representatives]
+        joined: NDArray[np.int64] = np.where(kept >= 0, labels[kept], -1)
         columns, class_of = distinct_columns(joined)
         joined = joined[:, columns]
         order = _breadth_first(joined, int(labels[0]))
@@ -262,7 +262,7 @@ def _reaching(move: NDArray[np.int32], accepting: NDArray[np.bool_]) -> NDArray[
     return alive
 
 
-def _breadth_first(move: NDArray[np.int32], start: int) -> NDArray[np.int64]:
+def _breadth_first(move: NDArray[np.int64], start: int) -> NDArray[np.int64]:
     """int64 [reached states]: the states in the order in which a breadth-first walk meets them."""
     order = [start]
     seen = {start}

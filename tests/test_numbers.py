@@ -89,12 +89,15 @@ def test_floats_as_python_prints_them(low: Fraction | None, high: Fraction | Non
     text=spellings,
 )
 def test_multiples(divisor: int, low: Fraction | None, text: str) -> None:
-    numbers = Numbers(low=low, divisors=(Fraction(divisor),))
-    valid = bool(JSON_NUMBER.fullmatch(text)) and numbers.holds(Fraction(text))
-    accepted = accepts(numbers, text)
-    assert valid or not accepted
-    if valid and PLAIN.fullmatch(text):
-        assert accepted
+    for numbers in (
+        Numbers(low, divisors=(Fraction(divisor),)),
+        Numbers(low, not_divisors=(Fraction(divisor),)),
+    ):
+        valid = bool(JSON_NUMBER.fullmatch(text)) and numbers.holds(Fraction(text))
+        accepted = accepts(numbers, text)
+        assert valid or not accepted
+        if valid and PLAIN.fullmatch(text):
+            assert accepted
 
 
 @settings(max_examples=150, deadline=None)

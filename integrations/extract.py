@@ -1,0 +1,276 @@
+"""Documents and a JSON Schema in, one validated record per document out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from sortition.grammars.json_schema import json_schema
+from sortition.integrations.documents import Document, read_documents, read_text
+from sortition.integrations.errors import InputError
+from sortition.integrations.generation import Completion, Job, check_engine, load_engine
+from sortition.integrations.prompts import DEFAULT_TEMPLATE, Template
+from sortition.integrations.records import Journal, Record, Status
+from sortition.integrations.validation import Check, first_json, parse_json, validator
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What became of a job.
+
+    Attributes:
+        records: one for each document, in the documents' order.
+        resumed: how many of them an earlier run had written.
+        seconds: wall time of this run, loading included.
+        generating: the part of it that was spent on generating.
+        warnings: what the schema says without effect, such as misspelt keywords.
+    """
+
+    records: tuple[Record, ...]
+    resumed: int
+    seconds: float
+    generating: float
+    warnings: tuple[str, ...]
+
+    @property
+    def counts(self) -> Counter[Status]:
+        """Number of records by status."""
+        return Counter(record.status for record in self.records)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every document has a valid value."""
+        return all(record.status == "ok" for record in self.records)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that this run wrote, per second of generating."""
+        written = sum(record.completion_tokens for record in self.records[self.resumed :])
+        return written / self.generating if self.generating else 0.0
+
+
+def extract(
+    documents: str | Path | Iterable[str | Mapping[str, Any] | Document],
+    schema: Any,
+    *,
+    model: str | Path | None = None,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    prompt: str | Path | None = None,
+    chat: bool = True,
+    max_tokens: int = 512,
+    batch_size: int = 8,
+    engine: str = "hf",
+    device: str | None = None,
+    whitespace: str = "default",
+    constrained: bool = True,
+    text_field: str = "text",
+    id_field: str = "id",
+    progress: bool = True,
+) -> Extraction:
+    """Let a model read documents and write, for each, a JSON value that is valid under a schema.
+
+    Decoding is greedy. A record whose value is not valid is never ``"ok"``; a value that `max_tokens` cut off
+    is ``"truncated"``. With `output`, every record is written as soon as it is there, and a run that was
+    killed goes on where it stopped when it is called again with the same settings.
+
+    Args:
+        documents: a path (JSON lines, a text file, a folder of them), or texts or mappings in memory.
+        schema: a dict, true or false, JSON text, the path of a JSON file (as a `Path`), or a pydantic class.
+        model: a folder that transformers can load; by default the embedded SmolLM2.
+        output: the file of the records, one JSON object a line.
+        overwrite: drop the records that `output` holds instead of going on from them.
+        prompt: a template with ``{document}`` and ``{schema}`` in it, as text or as a `Path`.
+        chat: write the prompt as a user's message in the tokenizer's chat template, if it has one.
+        max_tokens: the most tokens of one value.
+        batch_size: documents that are generated from together.
+        engine: what runs the model: ``"hf"``.
+        device: where the model runs; by default on a GPU if there is one.
+        whitespace: what may stand between JSON tokens, see `json_schema`.
+        constrained: False to let the model write what it likes, for comparison.
+        text_field, id_field: names of the fields of JSON lines and mappings.
+        progress: show warnings and a bar on standard error.
+
+    Raises:
+        GrammarError: the schema cannot be enforced.
+        InputError: something else that was given cannot be used.
+    """
+    begun = perf_counter()
+    check_engine(engine)
+    for name, value in (("max_tokens", max_tokens), ("batch_size", batch_size)):
+        if value < 1:
+            raise InputError(f"{name} has to be at least 1, not {value}")
+    given, schema = schema, read_schema(schema)
+    template = Template(read_text(prompt) if isinstance(prompt, Path) else prompt or DEFAULT_TEMPLATE)
+    work = read_documents(documents, text_field=text_field, id_field=id_field)
+    grammar = json_schema(schema, whitespace=whitespace) if constrained else None
+    check = validator(schema)
+    if grammar is not None:
+        # Built here, so that what cannot be built is known before a model loads.
+        _ = grammar.machine
+    elif check is None:
+        raise InputError("what a model writes by itself is judged by jsonschema: pip install jsonschema")
+    folder = None if model is None else Path(model)
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"there is no model folder {folder}")
+
+    if output is not None:
+        _refuse_inputs_as_output(Path(output), documents, given, prompt)
+
+    job = Job(schema, grammar, folder, max_tokens, batch_size, chat, device)
+    records: list[Record] = []
+    with ExitStack() as stack:
+        journal = None
+        if output is not None:
+            settings = {
+                "schema": _digest(schema),
+                "prompt": _digest(template.text),
+                "model": "embedded" if folder is None else _digest(_contents(folder)),
+                "engine": engine,
+                "max_tokens": max_tokens,
+                "whitespace": whitespace,
+                "constrained": constrained,
+                "chat": chat,
+            }
+            journal = stack.enter_context(Journal(Path(output), settings, work, overwrite=overwrite))
+            records += journal.done
+        resumed, generating, written = len(records), 0.0, 0
+        bar = stack.enter_context(_bar(disable=not progress))
+        warnings = () if grammar is None else grammar.warnings
+        for warning in warnings if progress else ():
+            bar.console.print(f"warning: {warning}", markup=False, highlight=False)
+        task = bar.add_task("loading the model", total=len(work), completed=resumed, speed="")
+        if resumed < len(work):
+            completions = _completions(engine, job, template, work[resumed:])
+            for index, completion in enumerate(completions, start=resumed):
+                record = _record(work[index], index, completion, job, check)
+                records.append(record)
+                if journal is not None:
+                    journal.append(record)
+                generating += record.seconds
+                written += record.completion_tokens
+                speed = f"{written / generating:.0f} tokens/s" if generating else ""
+                bar.update(task, advance=1, description="extracting", speed=speed)
+    return Extraction(tuple(records), resumed, perf_counter() - begun, generating, warnings)
+
+
+def read_schema(schema: Any) -> Any:
+    """The JSON value of a schema that is given as such, as JSON text, as a `Path` or as a pydantic class.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    if hasattr(schema, "model_json_schema"):
+        return schema.model_json_schema()
+    where = "the schema"
+    if isinstance(schema, Path):
+        where, schema = str(schema), read_text(schema)
+    try:
+        value = parse_json(schema if isinstance(schema, str) else json.dumps(schema))
+    except json.JSONDecodeError as problem:
+        place = f"line {problem.lineno}, column {problem.colno}"
+        raise InputError(f"{where} is not JSON: {problem.msg} ({place})") from None
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"{where} is not JSON: {problem}") from None
+    if not isinstance(value, dict | bool):
+        raise InputError(f"{where} has to be an object, true or false")
+    return value
+
+
+def _completions(engine: str, job: Job, template: Template, work: Sequence[Document]) -> Iterator[Completion]:
+    """One completion for each document, in order. Documents without a text are not shown to the model."""
+    prompts = [template.fill(document.text, job.schema) for document in work if document.text.strip()]
+    written = load_engine(engine, job).generate(prompts) if prompts else iter(())
+    for document in work:
+        if document.text.strip():
+            yield from islice(written, 1)
+        else:
+            yield Completion(error="the document is empty")
+
+
+def _record(document: Document, index: int, completion: Completion, job: Job, check: Check | None) -> Record:
+    status, value, error = _judge(completion, job, check)
+    return Record(
+        id=document.id,
+        index=index,
+        value=value,
+        text=None if status in ("ok", "error") else completion.text,
+        status=status,
+        error=error,
+        prompt_tokens=completion.prompt_tokens,
+        completion_tokens=completion.completion_tokens,
+        seconds=completion.seconds,
+    )
+
+
+def _judge(completion: Completion, job: Job, check: Check | None) -> tuple[Status, Any, str | None]:
+    """The status of a completion, its value if that is valid, and what is wrong otherwise."""
+    if completion.error is not None:
+        return "error", None, completion.error
+    cut = f"cut off after {completion.completion_tokens} tokens"
+    try:
+        value = parse_json(completion.text) if job.grammar is not None else first_json(completion.text)
+    except ValueError as problem:
+        if not completion.ended:
+            return "truncated", None, cut
+        return "invalid", None, f"not JSON: {problem}"
+    # Every other value shows its own end; a number might have gone on.
+    if not completion.ended and isinstance(value, int | float) and not isinstance(value, bool):
+        return "truncated", None, cut
+    if check is not None:
+        wrong = check(value)
+    else:
+        # Without a validator the grammar judges, by its slow walk over the bytes.
+        accepted = job.grammar is not None and job.grammar.accepts(completion.text)
+        wrong = None if accepted else "not valid under the schema"
+    return ("ok", value, None) if wrong is None else ("invalid", None, wrong)
+
+
+def _contents(folder: Path) -> list[tuple[str, int]]:
+    """The files of a model, so that another one in the same folder is told from it: names and sizes."""
+    files = (path for path in folder.iterdir() if path.is_file())
+    return sorted((path.name, path.stat().st_size) for path in files)
+
+
+def _refuse_inputs_as_output(output: Path, documents: Any, *files: Any) -> None:
+    """Keep a run from writing over what it reads, or among it, where the next run would read its records."""
+    paths = [Path(documents)] if isinstance(documents, str | Path) else []
+    for path in [*paths, *(file for file in files if isinstance(file, Path))]:
+        whole = path.resolve()
+        if whole == output.resolve() or whole in output.resolve().parents:
+            raise InputError(f"the output {output} lies in what is read, {path}")
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _bar(*, disable: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=disable,
+    )

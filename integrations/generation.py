@@ -1,0 +1,94 @@
+"""What an extraction asks of an engine: prompts in, completions out, in order."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from sortition.grammars.grammar import Grammar
+from sortition.integrations.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all prompts of an extraction have in common.
+
+    Attributes:
+        schema: the JSON Schema, for engines that compile it themselves.
+        grammar: its grammar, or None where the model writes what it likes.
+        model: the folder of the model, or None for the embedded one.
+        max_tokens: the most tokens that the model may write for one prompt.
+        batch_size: how many prompts are generated from together.
+        chat: whether a prompt is a user's message in the tokenizer's chat template, if there is one.
+        device: where the model runs, such as ``"cuda:1"``; None for a GPU if there is one.
+    """
+
+    schema: Any
+    grammar: Grammar | None
+    model: Path | None
+    max_tokens: int
+    batch_size: int
+    chat: bool
+    device: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model wrote for one prompt.
+
+    Attributes:
+        text: all of it, without its end token.
+        ended: whether the model ended it; otherwise `max_tokens` did.
+        prompt_tokens, completion_tokens: how many; the end token counts.
+        seconds: its share of the time of its batch.
+        error: why nothing was generated, or None.
+    """
+
+    text: str = ""
+    ended: bool = False
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+
+class Engine(Protocol):
+    """A loaded model that follows one job."""
+
+    def generate(self, prompts: Iterable[str]) -> Iterator[Completion]:
+        """One completion for each prompt, in order, each as soon as it is there. Greedy.
+
+        What is wrong with one prompt is that completion's `error`; what is wrong with all of them is raised.
+        """
+        ...
+
+
+ENGINES: Final = {"hf": "sortition.integrations.hf_engine:TransformersEngine"}
+"""Where the engines are, by the name that users give: module and class, called with the job."""
+
+
+def check_engine(name: str) -> None:
+    """Raises InputError where no engine has that name."""
+    if name not in ENGINES:
+        raise InputError(f"there is no engine {name!r}; there is: {', '.join(ENGINES)}")
+
+
+def load_engine(name: str, job: Job) -> Engine:
+    """The engine of that name, its model loaded.
+
+    Raises:
+        InputError: no such engine, its libraries are not installed, or the model cannot be loaded.
+        GrammarError: the model's vocabulary cannot follow the grammar.
+    """
+    check_engine(name)
+    module, _, kind = ENGINES[name].partition(":")
+    try:
+        adapter = importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        raise InputError(
+            f"the engine {name!r} needs {missing.name}: pip install 'sortition[{name}]'"
+        ) from None
+    return cast(Engine, getattr(adapter, kind)(job))

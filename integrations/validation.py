@@ -1,0 +1,86 @@
+"""The second opinion on a value: the `jsonschema` library, where it is installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from sortition.integrations.errors import InputError
+
+Check: TypeAlias = Callable[[Any], str | None]
+"""What is wrong with a value, or None."""
+
+LONGEST_MESSAGE = 300
+"""Characters of a validator's message that are kept: it repeats the value, which may be long."""
+
+
+def validator(schema: Any) -> Check | None:
+    """A check of values against the schema, formats included, or None where jsonschema is not installed.
+
+    Raises:
+        InputError: the schema is not a JSON Schema.
+    """
+    try:
+        from jsonschema import SchemaError
+        from jsonschema.exceptions import best_match
+        from jsonschema.validators import Draft202012Validator, validator_for
+        from referencing.jsonschema import EMPTY_REGISTRY
+    except ImportError:
+        return None
+
+    kind = validator_for(schema, default=Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except SchemaError as problem:
+        pointer = "/".join(["", *map(str, problem.absolute_path)])
+        raise InputError(f"not a JSON Schema: at {pointer or 'the root'}: {problem.message}") from None
+    # A registry of our own: the library's default one would fetch what a `$ref` names.
+    checker = kind(schema, registry=EMPTY_REGISTRY, format_checker=kind.FORMAT_CHECKER)
+
+    def check(value: Any) -> str | None:
+        error = best_match(checker.iter_errors(value))
+        if error is None:
+            return None
+        place = error.json_path
+        return f"{place}: {error.message}"[:LONGEST_MESSAGE]
+
+    return check
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, read strictly.
+
+    Raises:
+        ValueError: it is not JSON. ``NaN`` and ``Infinity`` are not, and neither is what no parser can hold.
+    """
+    return _guarded(lambda: _DECODER.decode(text))
+
+
+def first_json(text: str) -> Any:
+    """The value of a JSON text, or of the first object or array in it, whatever is written around that.
+
+    Raises:
+        ValueError: there is none.
+    """
+    with suppress(ValueError):
+        return parse_json(text)
+    start = next((index for index, character in enumerate(text) if character in "{["), None)
+    if start is None:
+        raise ValueError("no JSON object or array in the text")
+    return _guarded(lambda: _DECODER.raw_decode(text, start)[0])
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _guarded(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except RecursionError:
+        raise ValueError("nested too deeply to be read") from None

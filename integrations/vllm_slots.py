@@ -1,0 +1,191 @@
+"""Where the requests of an engine stand in their grammars: one slot each, on the device of the logits.
+
+A slot begins free: whatever it emits is left alone. `admit` and `forget` only take notes on the host; `open`
+brings the device up to date, and is the one place that waits for a compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from sortition.grammars.table import Table
+from sortition.integrations.vllm_compile import Compiler, logger
+from sortition.integrations.vllm_request import Request
+from sortition.sampling.constraint import DEAD, FREE, Constraint, Position
+
+ARENA_BYTES: Final = 1 << 26
+"""Bytes of tables on the device; beyond that, those that no request holds are dropped."""
+
+FULL_BYTES: Final = 1 << 30
+"""Bytes of tables that requests hold; beyond that, the requests of new ones may only end."""
+
+CLOSED: Final = 0
+"""The number of the grammar of the empty text alone: its rows can only end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request in a slot: its grammar, and the ids at which it ends."""
+
+    request: Request
+    end_tokens: tuple[int, ...]
+
+
+class Slots:
+    """Grammar positions and end tokens by slot.
+
+    Args:
+        compiler: where tables come from.
+        closed: the table of the empty text alone.
+        device: where the logits are.
+        count: how many slots there are.
+        arena_bytes: bound on the tables on the device, as far as live requests allow.
+        full_bytes: bound that nothing exceeds.
+
+    Attributes:
+        constraint: the tables on the device, and the position of each slot.
+        end_tokens: int64 [slots, n], padded with repetitions.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        closed: Table,
+        device: torch.device,
+        count: int,
+        arena_bytes: int = ARENA_BYTES,
+        full_bytes: int = FULL_BYTES,
+    ) -> None:
+        self.device = device
+        self._compiler = compiler
+        self._arena_bytes = arena_bytes
+        self._full_bytes = full_bytes
+        self._tables = [closed]
+        self._numbers: dict[Request, int] = {}
+        self.constraint = Constraint(self._tables, device=device, slots=count)
+        self.end_tokens = torch.full((count, 1), int(closed.end_tokens[0]), device=device)
+        self._admitted: dict[int, Admission] = {}
+        self._waiting: set[int] = set()
+        self._left: set[int] = set()
+
+    def __contains__(self, slot: int) -> bool:
+        """Whether the slot's request has a grammar."""
+        return slot in self._admitted
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables on the device, as `Table.nbytes` counts them."""
+        return sum(table.nbytes for table in self._tables)
+
+    def admit(self, slot: int, admission: Admission) -> None:
+        """A request with a grammar takes the slot; its compilation begins."""
+        self.forget(slot)
+        self._compiler.hold(admission.request)
+        self._admitted[slot] = admission
+        self._waiting.add(slot)
+
+    def forget(self, slot: int) -> None:
+        """The slot's request is gone."""
+        admission = self._admitted.pop(slot, None)
+        if admission is not None:
+            self._compiler.release(admission.request)
+            self._waiting.discard(slot)
+            self._left.add(slot)
+
+    def restart(self, slot: int) -> None:
+        """The slot's text begins anew."""
+        self._waiting.add(slot)
+
+    def open(self, slots: Iterable[int]) -> list[int]:
+        """Of these slots, put those that wait at the beginning of their grammars; which they were."""
+        if self._left:
+            left = self.upload(sorted(self._left))
+            self.constraint.assign(left, torch.full_like(left, FREE))
+            self._left.clear()
+        opened = [slot for slot in slots if slot in self._waiting]
+        if opened:
+            self._waiting.difference_update(opened)
+            admissions = [self._admitted[slot] for slot in opened]
+            self._place(dict.fromkeys(admission.request for admission in admissions))
+            numbers = [self._numbers.get(admission.request, CLOSED) for admission in admissions]
+            self._compiler.figures.closed_rows += numbers.count(CLOSED)
+            index = self.upload(opened)
+            self.constraint.assign(index, self.upload(numbers))
+            self._write_end_tokens(index, [admission.end_tokens for admission in admissions])
+        return opened
+
+    def read(self, index: Tensor, tokens: Tensor) -> None:
+        """Read a token [n] in each of these slots [n]; a negative one reads nothing."""
+        self.constraint.advance(index, tokens, self.end_tokens[index])
+
+    def upload(self, numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        """int64 on the device, without waiting for it."""
+        values = torch.tensor(numbers, pin_memory=self.device.type == "cuda")
+        return values.to(self.device, non_blocking=True)
+
+    def _place(self, requests: Iterable[Request]) -> None:
+        """Bring the tables of these requests to the device, as far as there are tables and room."""
+        tables = {
+            request: self._compiler.table(request) for request in requests if request not in self._numbers
+        }
+        new = {request: table for request, table in tables.items() if table is not None}
+        if self.nbytes + sum(table.nbytes for table in new.values()) > self._arena_bytes:
+            self._compact()
+        for request, table in new.items():
+            if self.nbytes + table.nbytes > self._full_bytes:
+                logger.error("no room for the table of a grammar, its requests may only end: %r", request)
+            else:
+                self._numbers[request] = self.constraint.add(table)
+                self._tables.append(table)
+
+    def _compact(self) -> None:
+        """Drop the tables that no request holds; the others are renumbered, and all positions with them."""
+        live = {admission.request for admission in self._admitted.values()} & self._numbers.keys()
+        if len(live) == len(self._numbers):
+            return
+        kept = [CLOSED, *sorted(self._numbers[request] for request in live)]
+        moved = {old: new for new, old in enumerate(kept)}
+        tables = [self._tables[number] for number in kept]
+        before, old = self.constraint, _first_states(self._tables)
+        after = Constraint(tables, device=self.device, slots=len(before.slots.grammar))
+        after.refused += before.refused
+        number = self.upload([moved.get(number, FREE) for number in range(len(self._tables))]).int()
+        new = _first_states(tables)
+        shift = self.upload([new[moved[n]] - old[n] if n in moved else 0 for n in range(len(old))]).int()
+        after.slots = _renumbered(before.slots, number, shift, after.slots.stack.shape[1])
+        self.constraint, self._tables = after, tables
+        self._numbers = {request: moved[self._numbers[request]] for request in live}
+
+    def _write_end_tokens(self, index: Tensor, ends: Sequence[tuple[int, ...]]) -> None:
+        longest = max(self.end_tokens.shape[1], *map(len, ends))
+        room = longest - self.end_tokens.shape[1]
+        if room:
+            repeated = self.end_tokens[:, :1].expand(-1, room)
+            self.end_tokens = torch.cat([self.end_tokens, repeated], dim=1)
+        self.end_tokens[index] = self.upload([list(row) + [row[0]] * (longest - len(row)) for row in ends])
+
+
+def _first_states(tables: Sequence[Table]) -> list[int]:
+    """Where the states of each table begin when they stand end to end."""
+    return [0, *accumulate(map(len, tables[:-1]))]
+
+
+def _renumbered(position: Position, number: Tensor, shift: Tensor, depth: int) -> Position:
+    """The same position among other tables: [old grammars] new numbers, and by how much states move."""
+    grammar = position.grammar.clamp(min=0)
+    gone = (position.grammar == FREE) | (number[grammar] == FREE)
+    dead = gone | (position.state == DEAD)
+    stack = torch.nn.functional.pad(position.stack[:, :depth], (0, max(0, depth - position.stack.shape[1])))
+    return Position(
+        grammar=number[grammar].masked_fill(gone, FREE),
+        state=(position.state + shift[grammar]).masked_fill(dead, DEAD),
+        depth=position.depth,
+        stack=stack,
+        finished=position.finished,
+    )

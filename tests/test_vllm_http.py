@@ -1,0 +1,173 @@
+"""vLLM's OpenAI server with the processor: good and bad requests at the same time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm_reports import LONGEST, environment, is_valid, needs_vllm, tiny_model
+from vllm_scenarios import DATE, PERSON, PROCESSOR, TREE, WORDS
+
+from sortition.integrations.request import request
+
+needs_vllm()
+
+Answer = tuple[int, dict[str, Any]]
+
+
+class Server:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def post(self, extra: Any, path: str = "/v1/completions", **fields: Any) -> Answer:
+        body = {"model": "tiny", "max_tokens": 60, **fields}
+        if path == "/v1/completions":
+            body.setdefault("prompt", "Say:")
+        if extra is not None:
+            body["vllm_xargs"] = extra
+        call = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(call, timeout=LONGEST) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("http")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    options = {
+        "--model": str(tiny_model(folder)),
+        "--served-model-name": "tiny",
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--max-model-len": "256",
+        "--max-num-seqs": "4",
+        "--dtype": "float32",
+        "--num-gpu-blocks-override": "64",
+        "--logits-processors": PROCESSOR,
+        "--chat-template": str(chat_template(folder)),
+    }
+    log = folder / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, "--enforce-eager", *(word for option in options.items() for word in option)],
+            env={**environment(), "VLLM_USE_V2_MODEL_RUNNER": "0"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            await_health(url, process, log)
+            yield Server(url)
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def chat_template(folder: Path) -> Path:
+    path = folder / "template.jinja"
+    path.write_text("{% for message in messages %}{{ message['content'] }}\n{% endfor %}")
+    return path
+
+
+def await_health(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + LONGEST
+    while time.monotonic() < end:
+        assert process.poll() is None, log.read_text()[-5000:]
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.5)
+    pytest.fail("the server did not start")
+
+
+GOOD: list[dict[str, Any] | None] = [
+    {"json_schema": PERSON},
+    {"choice": WORDS},
+    None,
+    {"regex": DATE},
+    {"json_schema": json.dumps(PERSON), "whitespace": "compact", "any_order": 0},
+]
+BAD: list[tuple[Any, str]] = [
+    ({"sortition": json.dumps({"regexp": "a"})}, "did you mean 'regex'?"),
+    ({"sortition": json.dumps({"json_schema": {"type": "strin"}})}, "at the root: 'type'"),
+    ({"sortition": json.dumps({"regex": "(a"})}, "regex: "),
+    ({"sortition": "not JSON"}, "the field is not JSON"),
+    ({"sortition": json.dumps({"regex": "a", "min_p": 0.1})}, "'min_p' is not built yet"),
+    ({"sortition": 1}, "JSON text is needed, not int"),
+    ({"sortition": json.dumps({"json_schema": {"const": "x" * (1 << 20)}})}, "bytes of grammar"),
+]
+
+
+def test_good_and_bad_requests_at_the_same_time(server: Server) -> None:
+    def good(number: int) -> None:
+        fields = GOOD[number % len(GOOD)]
+        extra = None if fields is None else {"sortition": json.dumps(fields)}
+        status, answer = server.post(extra, temperature=1.0, seed=number)
+        assert status == 200, answer
+        (choice,) = answer["choices"]
+        if fields is not None:
+            assert choice["finish_reason"] == "stop"
+            assert is_valid(choice["text"], fields), choice
+
+    def bad(number: int) -> None:
+        extra, message = BAD[number % len(BAD)]
+        status, answer = server.post(extra)
+        assert status == 400, answer
+        assert message in answer["error"]["message"]
+
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(good if number % 3 else bad, number // 2) for number in range(42)]
+        for call in calls:
+            call.result()
+
+
+def test_chat(server: Server) -> None:
+    status, answer = server.post(
+        request(json_schema=TREE, as_text=True),
+        "/v1/chat/completions",
+        messages=[{"role": "user", "content": "A tree, please."}],
+        n=2,
+        temperature=1.0,
+        seed=1,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    assert status == 200, answer
+    assert len(answer["choices"]) == 2
+    for choice in answer["choices"]:
+        if choice["finish_reason"] == "stop":
+            assert is_valid(choice["message"]["content"], {"json_schema": TREE})
+
+
+def test_structured_outputs_of_the_server_are_not_combined_with_ours(server: Server) -> None:
+    status, answer = server.post(
+        request(choice=WORDS, as_text=True), structured_outputs={"choice": ["maybe"]}
+    )
+    assert status == 400
+    assert "one grammar a request" in answer["error"]["message"]
+
+
+def test_extra_arguments_at_the_wrong_place_pass_unseen(server: Server) -> None:
+    """The server ignores a body's unknown fields, so that nobody can tell: the documentation says it."""
+    status, _ = server.post(None, extra_args={"sortition": {"regex": "(a"}}, max_tokens=2)
+    assert status == 200

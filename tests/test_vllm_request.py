@@ -1,0 +1,223 @@
+"""What a vLLM request may ask for, how it is refused, and that refusing is cheap."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sortition.grammars.choice import choice
+from sortition.grammars.errors import Invalid, Unsatisfiable
+from sortition.integrations.request import request
+from sortition.integrations.vllm_request import (
+    DEEPEST,
+    LARGEST,
+    Request,
+    RequestError,
+    check,
+    read,
+    within,
+)
+
+SCHEMA = {"type": "object", "properties": {"b": {}, "a": {"type": "string"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"regex": "a+"}, Request("regex", '"a+"')),
+        ('{"regex": "a+"}', Request("regex", '"a+"')),
+        ({"choice": ["a", "ö"]}, Request("choice", '["a", "ö"]')),
+        ({"json_schema": SCHEMA}, Request("json_schema", json.dumps(SCHEMA))),
+        ({"json_schema": json.dumps(SCHEMA, indent=3)}, Request("json_schema", json.dumps(SCHEMA))),
+        ({"json_schema": True}, Request("json_schema", "true")),
+        ({"json_schema": "true"}, Request("json_schema", "true")),
+        (
+            {"json_schema": SCHEMA, "whitespace": "compact"},
+            Request("json_schema", json.dumps(SCHEMA), "compact"),
+        ),
+        ({"regex": "a+", "any_order": 0}, Request("regex", '"a+"')),
+        ({"regex": "a+", "any_order": False, "choice": None}, Request("regex", '"a+"')),
+    ],
+)
+def test_what_is_understood(fields: Any, expected: Request) -> None:
+    assert read({"sortition": fields, "something": "else"}) == expected
+    assert check({"sortition": fields}) == expected
+
+
+@pytest.mark.parametrize("extra", [None, {}, {"other": 1}])
+def test_requests_that_are_not_ours(extra: Any) -> None:
+    assert check(extra) is None
+
+
+def nested(depth: int) -> Any:
+    schema: Any = True
+    for _ in range(depth):
+        schema = {"not": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (None, "not null"),
+        (3, "not int"),
+        ([], "not list"),
+        ("", "the field is not JSON"),
+        ("[1]", "not list"),
+        ({}, "exactly one of json_schema, regex, choice is needed, not none of them"),
+        ({"regex": "a", "choice": ["a"]}, "not regex and choice"),
+        ({"regexp": "a"}, "unknown field 'regexp'; did you mean 'regex'?"),
+        ({"regex": "a", "whitspace": "any"}, "did you mean 'whitespace'?"),
+        ({"regex": "a", "tempreature": 1}, "did you mean 'temperature'?"),
+        ({"regex": "a", "qqq": 1}, "there are json_schema, regex, choice, any_order, whitespace"),
+        ({"regex": "a", "temperature": 1}, "'temperature' is not built yet"),
+        ({"grammar": "root ::= a"}, "'grammar' is not built yet"),
+        ({"regex": "a", "after": "</think>"}, "'after' is not built yet"),
+        ({"regex": "a", "draw": 1}, "'draw' is not built yet"),
+        ({"json_schema": True, "any_order": True}, "'any_order' is not built yet"),
+        ({"json_schema": True, "any_order": 1}, "'any_order' is not built yet"),
+        ({"json_schema": True, "any_order": "yes"}, "'any_order' is true or false"),
+        ({"regex": "a", "seed": 1}, "'seed' is the request's own seed"),
+        ({"regex": 1}, "'regex' is a text, not int"),
+        ({"regex": "(a"}, "regex: "),
+        ({"regex": "a", "whitespace": "any"}, "not for 'regex'"),
+        ({"json_schema": True, "whitespace": 1}, "'whitespace' is a text"),
+        ({"json_schema": [1]}, "'json_schema' is an object, true, false or JSON text, not list"),
+        ({"json_schema": "{"}, "'json_schema' is not JSON"),
+        ({"json_schema": {"type": "strin"}}, "json_schema: at the root: 'type'"),
+        ({"json_schema": {"const": float("nan")}}, "not JSON"),
+        ({"json_schema": {"const": {1, 2}}}, "not JSON"),
+        ({"json_schema": nested(DEEPEST + 1)}, "nested more than"),
+        ({"json_schema": "[" * 100_000}, "nested more than"),
+        ({"json_schema": {"const": "x" * LARGEST}}, "bytes of grammar"),
+        ({"json_schema": " " * (LARGEST + 1)}, "bytes of grammar"),
+        ({"regex": "\ud800"}, "lone surrogates"),
+        ("\ud800", "lone surrogates"),
+        ({"choice": []}, "'choice' is a list of one or more texts"),
+        ({"choice": "yes"}, "'choice' is a list of one or more texts"),
+        ({"choice": ["yes", 1]}, "'choice' is a list of one or more texts"),
+        ({1: "a"}, "unknown field '1'"),
+    ],
+)
+def test_what_is_refused(fields: Any, message: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        check({"sortition": fields})
+    assert str(refused.value).startswith("sortition: ")
+    assert message in str(refused.value)
+    assert isinstance(refused.value, ValueError)
+
+
+def test_a_misspelt_key_is_refused() -> None:
+    with pytest.raises(RequestError, match="did you mean 'sortition'"):
+        check({"sortiton": {"regex": "a"}})
+
+
+def test_the_order_of_keys_counts_and_their_spelling_does_not() -> None:
+    one, same, other = (
+        check({"sortition": {"json_schema": text}})
+        for text in (
+            '{"properties":{"a":{},"b":{}}}',
+            '{ "properties": {"a":{}, "b":{}} }',
+            '{"properties":{"b":{},"a":{}}}',
+        )
+    )
+    assert one == same != other
+
+
+def test_work_ends_when_its_time_is_up() -> None:
+    def forever() -> None:
+        while True:
+            try:
+                "".join(map(str, range(100)))
+            except Exception:
+                continue
+
+    begin = time.thread_time()
+    with pytest.raises(RequestError, match="takes more than 50 ms"):
+        within(0.05, forever)
+    assert time.thread_time() - begin < 0.5
+    assert sys.getprofile() is None
+
+
+def test_work_in_time_gives_its_result_or_its_error() -> None:
+    assert within(1.0, lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        within(1.0, lambda: 1 // 0)
+    assert sys.getprofile() is None
+
+
+def test_a_verdict_is_kept() -> None:
+    # This one takes longer than a server may wait.
+    heavy = {"json_schema": {"allOf": [{"pattern": f"(a|b)*a(a|b){{{count}}}$"} for count in range(6, 12)]}}
+    for budget in (5.0, 0.05):
+        begin = time.thread_time()
+        with pytest.raises(RequestError):
+            check({"sortition": heavy})
+        assert time.thread_time() - begin < budget
+
+
+class Model:
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        return {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        ({"json_schema": SCHEMA}, {"json_schema": SCHEMA}),
+        ({"json_schema": Model}, {"json_schema": {"type": "object"}}),
+        ({"json_schema": "{}", "whitespace": "any"}, {"json_schema": "{}", "whitespace": "any"}),
+        ({"regex": "a"}, {"regex": "a"}),
+        ({"choice": ("a", "b")}, {"choice": ["a", "b"]}),
+    ],
+)
+def test_request_builds_what_check_reads(arguments: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert request(**arguments) == {"sortition": fields}
+    as_text = request(**arguments, as_text=True)
+    assert json.loads(as_text["sortition"]) == fields
+    assert check(as_text) == check(request(**arguments)) is not None
+
+
+def test_request_refuses_what_says_nothing() -> None:
+    with pytest.raises(ValueError, match="exactly one"):
+        request()
+    with pytest.raises(ValueError, match="exactly one"):
+        request(regex="a", json_schema={})
+    with pytest.raises(ValueError, match="json_schema alone"):
+        request(regex="a", whitespace="any")
+    with pytest.raises(TypeError):
+        request(json_schema={"const": {1}})
+
+
+def test_reading_a_request_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, sortition.integrations.vllm_request, sortition.integrations.request\n"
+        "assert not {'torch', 'vllm', 'transformers'} & sys.modules.keys(), sorted(sys.modules)"
+    )
+    source = str(Path(__file__).parent.parent / "src")
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": source}, check=True)
+
+
+def test_choice() -> None:
+    grammar = choice(["yes", "no", "", "日本", "yes"])
+    for text in ("yes", "no", "", "日本"):
+        assert grammar.accepts(text)
+    for text in ("y", "yesno", "日", "nein"):
+        assert not grammar.accepts(text)
+    assert repr(grammar).startswith("Grammar(choice('yes', 'no'")
+    with pytest.raises(TypeError):
+        choice("yes")
+    with pytest.raises(TypeError):
+        choice(["yes", 1])  # type: ignore[list-item]
+    with pytest.raises(Unsatisfiable):
+        choice([])
+    with pytest.raises(Invalid):
+        choice(["\ud800"])

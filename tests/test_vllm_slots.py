@@ -1,0 +1,426 @@
+"""The vLLM processor without vLLM: engines made up to do their worst, judged by the matcher."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sortition.grammars.expr import EMPTY
+from sortition.grammars.grammar import Grammar
+from sortition.grammars.matcher import Matcher
+from sortition.grammars.table import Table
+from sortition.grammars.vocabulary import Vocabulary
+from sortition.integrations.vllm_batch import Batch
+from sortition.integrations.vllm_compile import Compiler, Figures
+from sortition.integrations.vllm_request import Request
+from sortition.integrations.vllm_runner import Runner
+from sortition.integrations.vllm_slots import Admission, Slots
+
+END, STOP = 256, 257
+VOCABULARY = Vocabulary.of(
+    [
+        *(bytes([byte]) for byte in range(256)),
+        b"",
+        b"",
+        b"12",
+        b'{"a":',
+        b'"}',
+        b"]]",
+        b"[[",
+        b"null,",
+        b"ab",
+    ],
+    end_tokens=[END],
+)
+WIDTH = VOCABULARY.size + 3
+PROMPT = 5
+WAITING = {
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.nonzero.default,
+    torch.ops.aten.masked_select.default,
+    torch.ops.aten.equal.default,
+}
+"""Operators whose result the host waits for."""
+DRAFTS = 3
+REQUESTS = [
+    Request("regex", '"[0-9]{1,4}(ab)?"'),
+    Request("choice", '["ab", "a", "12"]'),
+    Request("json_schema", '{"type": "object", "properties": {"a": {"enum": [1, "x", null]}}}'),
+    Request(
+        "json_schema",
+        '{"$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}, "$ref": "#/$defs/t"}',
+    ),
+    Request("regex", '""'),
+]
+TABLES = {request: request.grammar().compile(VOCABULARY) for request in REQUESTS}
+CLOSED = Grammar(EMPTY).compile(VOCABULARY)
+
+
+@dataclass
+class Text:
+    """One request of a made-up engine: its grammar (None: free), and what it has emitted."""
+
+    request: Request | None
+    ends: tuple[int, ...] = (END,)
+    output: list[int] = field(default_factory=list)
+
+    def allowed(self, drafts: Sequence[int] = ()) -> np.ndarray | None:
+        """bool [width], what may come next; None where the row has to be left alone."""
+        if self.request is None or any(draft < 0 for draft in drafts):
+            return None
+        matcher = Matcher(TABLES[self.request], end_tokens=self.ends)
+        for token in self.output:
+            assert matcher.advance(token)
+        if not all(matcher.advance(draft) for draft in drafts):
+            return None
+        bits = np.unpackbits(matcher.allowed().view(np.uint8), bitorder="little")
+        return np.append(bits, np.zeros(WIDTH, np.uint8))[:WIDTH].astype(bool)
+
+    def next(self, chance: random.Random, drafts: Sequence[int] = ()) -> int:
+        allowed = self.allowed(drafts)
+        return chance.randrange(256) if allowed is None else chance.choice(np.flatnonzero(allowed).tolist())
+
+    def ends_within(self, drafts: Sequence[int]) -> bool:
+        return any(token in self.ends for token in [*self.output, *drafts])
+
+    @property
+    def admission(self) -> Admission | None:
+        return None if self.request is None else Admission(self.request, self.ends)
+
+
+def check(masked: Tensor, logits: Tensor, allowed: np.ndarray | None) -> None:
+    """One row of logits, before and after."""
+    expected = logits if allowed is None else logits.masked_fill(~torch.from_numpy(allowed), float("-inf"))
+    assert torch.equal(masked, expected)
+
+
+def a_text(chance: random.Random) -> Text:
+    request = chance.choice([None, *REQUESTS])
+    return Text(request, chance.choice([(END,), (END, STOP), (STOP,)]))
+
+
+def slots(count: int, **bounds: Any) -> Slots:
+    return Slots(Compiler(VOCABULARY, Figures()), CLOSED, torch.device("cpu"), count, **bounds)
+
+
+class SecondEngine:
+    """What the second model runner shows of its state, and a batch of it."""
+
+    def __init__(self, count: int, **bounds: Any) -> None:
+        self.states = SimpleNamespace(
+            max_num_reqs=count,
+            all_token_ids=SimpleNamespace(gpu=torch.zeros(count, 64, dtype=torch.int32)),
+            prompt_len=SimpleNamespace(np=np.zeros(count, np.int32)),
+            prefill_len=SimpleNamespace(np=np.zeros(count, np.int32)),
+            total_len=SimpleNamespace(gpu=torch.zeros(count, dtype=torch.int32)),
+        )
+        self.slots = slots(count, **bounds)
+        self.runner = Runner(self.slots, self.states, DRAFTS)
+        self.texts: dict[int, Text] = {}
+
+    def add(self, slot: int, text: Text) -> None:
+        assert self.runner.add(slot, text.admission) == (text.request is not None)
+        self.texts[slot] = text
+        self.states.prompt_len.np[slot] = PROMPT
+        self.states.prefill_len.np[slot] = PROMPT + len(text.output)
+        self.states.all_token_ids.gpu[slot] = -7
+        self.flush(slot)
+
+    def flush(self, slot: int) -> None:
+        tokens = [1] * PROMPT + self.texts[slot].output
+        self.states.total_len.gpu[slot] = len(tokens)
+        self.states.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+
+    def context(self, drafts: dict[int, list[int]], seen: dict[int, int] | None = None) -> Any:
+        """A batch of slots with their drafts; `seen`: the prompts that are not all there, and how much is."""
+        seen = seen or {}
+        rows = [
+            (slot, local, seen.get(slot, int(self.states.total_len.gpu[slot])) - 1 + local, draft)
+            for slot, tokens in drafts.items()
+            for local, draft in enumerate([1, *tokens])
+        ]
+        bounds = [seen.get(slot, int(self.states.total_len.gpu[slot])) + len(drafts[slot]) for slot in drafts]
+        index, local, pos, ids = torch.tensor(rows, dtype=torch.int32).unbind(1)
+        return SimpleNamespace(
+            expanded_idx_mapping=index,
+            expanded_local_pos=local,
+            pos=pos.long(),
+            input_ids=ids,
+            idx_mapping=torch.tensor(list(drafts), dtype=torch.int32),
+            idx_mapping_np=np.array(list(drafts), np.int32),
+            # The engine pads this one, and no other, where it replays a graph of a larger batch.
+            seq_lens_upper_bound_np=np.array([*bounds, 0, 0], np.int32),
+        )
+
+    def check(self, drafts: dict[int, list[int]], seen: dict[int, int] | None = None) -> None:
+        context = self.context(drafts, seen)
+        logits = torch.randn(len(context.pos), WIDTH)
+        masked = self.runner.mask(logits.clone(), context)
+        row = 0
+        for slot, tokens in drafts.items():
+            for count in range(len(tokens) + 1):
+                text = self.texts[slot]
+                allowed = None if seen is not None and slot in seen else text.allowed(tokens[:count])
+                # What follows a draft that is not accepted is never drawn from; past an end, it is masked.
+                if not (allowed is None and text.ends_within(tokens[:count])):
+                    check(masked[row], logits[row], allowed)
+                row += 1
+
+
+def some_drafts(text: Text, chance: random.Random) -> list[int]:
+    drafts: list[int] = []
+    for _ in range(chance.randrange(DRAFTS + 1)):
+        if chance.random() < 0.7 and text.allowed(drafts) is not None:
+            drafts.append(text.next(chance, drafts))
+        else:
+            drafts.append(chance.choice([-1, END, chance.randrange(WIDTH)]))
+    return drafts
+
+
+def accepted(text: Text, drafts: Sequence[int], chance: random.Random) -> list[int]:
+    """What a verifier commits: some drafts that are allowed, and one token more."""
+    taken: list[int] = []
+    for draft in drafts:
+        if draft < 0 or text.allowed([*taken, draft]) is None or chance.random() < 0.3:
+            break
+        taken.append(draft)
+    return [*taken, text.next(chance, taken)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("arena_bytes", [1 << 30, 1])
+def test_the_second_runner_does_its_worst(seed: int, arena_bytes: int) -> None:
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    engine = SecondEngine(6, arena_bytes=arena_bytes)
+    preempted: list[Text] = []
+    for _ in range(40):
+        free = [slot for slot in range(6) if slot not in engine.texts]
+        while free and chance.random() < 0.5:
+            slot = free.pop(chance.randrange(len(free)))
+            text = preempted.pop() if preempted and chance.random() < 0.7 else a_text(chance)
+            engine.add(slot, text)
+            if chance.random() < 0.5:
+                engine.check({slot: []}, {slot: chance.randrange(1, PROMPT + len(text.output))})
+        batch = [slot for slot in engine.texts if chance.random() < 0.8]
+        chance.shuffle(batch)
+        if not batch:
+            continue
+        drafts = {slot: some_drafts(engine.texts[slot], chance) for slot in batch}
+        if chance.random() < 0.5:
+            drafts = {slot: [] for slot in batch}
+        for _ in range(chance.randrange(1, 3)):
+            engine.check(drafts)
+        for slot in chance.sample(batch, len(batch)):
+            engine.check({slot: drafts[slot]})
+        for slot in batch:
+            text = engine.texts[slot]
+            text.output += accepted(text, drafts[slot], chance)
+            engine.flush(slot)
+            if len(text.output) > 40 or chance.random() < 0.1:
+                del engine.texts[slot]
+            elif chance.random() < 0.15:
+                preempted.append(engine.texts.pop(slot))
+    assert int(engine.slots.constraint.refused) == 0
+
+
+def test_warm_up_batches_of_the_second_runner() -> None:
+    engine = SecondEngine(3)
+    context = engine.context({0: [], 1: []}, {0: 1, 1: 1})
+    logits = torch.randn(2, WIDTH)
+    assert engine.runner.mask(logits, context) is logits
+    engine.add(1, Text(REQUESTS[0]))
+    context = engine.context({0: [], 1: [], 2: []}, {0: 1, 2: 1})
+    logits = torch.randn(3, WIDTH)
+    masked = engine.runner.mask(logits.clone(), context)
+    assert torch.equal(masked[[0, 2]], logits[[0, 2]])
+    check(masked[1], logits[1], engine.texts[1].allowed())
+
+
+def test_the_second_runner_never_waits_for_the_device() -> None:
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, operator: Any, types: Any, arguments: Any = (), keywords: Any = None
+        ) -> Any:
+            assert operator not in WAITING, operator
+            for index in arguments[1] if operator is torch.ops.aten.index.Tensor else ():
+                assert index is None or index.dtype != torch.bool, (
+                    "how many are true is only known to the device"
+                )
+            return operator(*arguments, **(keywords or {}))
+
+    engine = SecondEngine(3)
+    for slot, request in enumerate(REQUESTS[:3]):
+        engine.add(slot, Text(request))
+    for drafts in ({0: [], 1: [], 2: []}, {0: [1, 2], 1: [], 2: [-1]}):
+        context = engine.context(drafts)
+        logits = torch.randn(len(context.pos), WIDTH)
+        with Watch():
+            engine.runner.mask(logits, context)
+
+
+def test_a_slot_that_is_taken_over_by_a_free_request_is_left_alone() -> None:
+    engine = SecondEngine(2)
+    engine.add(0, Text(REQUESTS[0]))
+    engine.add(1, Text(REQUESTS[1]))
+    engine.check({0: [], 1: []})
+    engine.add(0, Text(None))
+    engine.check({0: [], 1: []})
+    assert 0 not in engine.slots
+
+
+class FirstEngine:
+    """The batch of the first model runner: rows of texts."""
+
+    def __init__(self, count: int, **bounds: Any) -> None:
+        self.count = count
+        self.slots = slots(count, **bounds)
+        self.figures = Figures()
+        self.batch = Batch(self.slots, count, self.figures)
+        self.rows: dict[int, Text] = {}
+
+    def add(self, row: int, text: Text) -> None:
+        self.batch.add(row, text.admission, text.output)
+        self.rows[row] = text
+
+    def check(self) -> None:
+        if not self.rows:
+            return
+        logits = torch.randn(max(self.rows) + 1, WIDTH)
+        masked = self.batch.mask(logits.clone())
+        for row in range(len(logits)):
+            check(masked[row], logits[row], self.rows[row].allowed() if row in self.rows else None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("arena_bytes", [1 << 30, 1])
+def test_the_first_runner_does_its_worst(seed: int, arena_bytes: int) -> None:
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    engine = FirstEngine(5, arena_bytes=arena_bytes)
+    preempted: list[Text] = []
+    for _ in range(40):
+        for row in list(engine.rows):
+            if chance.random() < 0.2:
+                gone = engine.rows.pop(row)
+                if chance.random() < 0.5:
+                    preempted.append(gone)
+                if chance.random() < 0.5:
+                    engine.batch.remove(row)
+                else:
+                    # It is taken over in the same step, and nobody says that it was left.
+                    engine.add(row, preempted.pop() if preempted else a_text(chance))
+        for row in range(engine.count):
+            if row not in engine.rows and chance.random() < 0.4:
+                engine.add(row, preempted.pop() if preempted else a_text(chance))
+        if chance.random() < 0.5:
+            one, other = chance.sample(range(engine.count), 2)
+            if chance.random() < 0.5:
+                engine.batch.swap(one, other)
+                moved = {row: engine.rows.pop(row) for row in (one, other) if row in engine.rows}
+                engine.rows.update({other if row == one else one: text for row, text in moved.items()})
+            elif one in engine.rows and other not in engine.rows:
+                engine.batch.move(one, other)
+                engine.rows[other] = engine.rows.pop(one)
+        for _ in range(chance.randrange(1, 3)):
+            engine.check()
+        for text in engine.rows.values():
+            if len(text.output) < 40 and chance.random() < 0.8:
+                text.output.append(text.next(chance))
+    assert int(engine.slots.constraint.refused) == 0
+    assert engine.figures.unread_tokens == 0
+
+
+def test_a_placeholder_closes_the_row_until_its_token_is_there() -> None:
+    engine = FirstEngine(2)
+    text = Text(REQUESTS[0])
+    engine.add(0, text)
+    engine.check()
+    text.output.append(-1)
+    logits = torch.zeros(1, WIDTH)
+    masked = engine.batch.mask(logits)
+    assert (masked[0] == 0).nonzero().flatten().tolist() == [END]
+    assert engine.figures.unread_tokens == 1
+    text.output[-1] = ord("1")
+    engine.check()
+
+
+def test_an_output_that_begins_anew() -> None:
+    engine = FirstEngine(2)
+    text = Text(REQUESTS[0])
+    engine.add(1, text)
+    text.output += b"12"
+    engine.check()
+    text.output.clear()
+    engine.check()
+
+
+def test_a_grammar_that_cannot_be_compiled_closes_its_rows(caplog: pytest.LogCaptureFixture) -> None:
+    bad = Request("json_schema", '{"type": "strin"}')
+    engine = FirstEngine(3)
+    with caplog.at_level(logging.ERROR, "sortition"):
+        for row in range(3):
+            engine.batch.add(row, Admission(bad, (STOP,)), [])
+        for _ in range(2):
+            masked = engine.batch.mask(torch.zeros(3, WIDTH))
+            assert (masked == 0).nonzero().tolist() == [[row, STOP] for row in range(3)]
+    assert len(caplog.records) == 1
+    assert "could not be compiled" in caplog.text
+    assert engine.slots._compiler.figures.closed_rows == 3
+
+
+def test_a_full_arena_closes_rows() -> None:
+    engine = FirstEngine(2, full_bytes=CLOSED.nbytes + TABLES[REQUESTS[0]].nbytes)
+    engine.add(0, Text(REQUESTS[0]))
+    engine.check()
+    engine.batch.add(1, Admission(REQUESTS[2], (END,)), [])
+    masked = engine.batch.mask(torch.zeros(2, WIDTH))
+    assert (masked[1] == 0).nonzero().flatten().tolist() == [END]
+
+
+def test_tables_are_kept_within_bounds_and_never_dropped_while_held() -> None:
+    figures = Figures()
+    compiler = Compiler(VOCABULARY, figures, kept=2)
+    wordy = [Request("choice", f'["{number}"]') for number in range(6)]
+    compiler.hold(wordy[0])
+    for request in wordy[1:]:
+        compiler.hold(request)
+        assert isinstance(compiler.table(request), Table)
+        compiler.release(request)
+    assert compiler.kept[0] <= 3
+    assert compiler.held == 1
+    assert isinstance(compiler.table(wordy[0]), Table)
+    assert (figures.requests, figures.compiles, figures.cache_hits) == (6, 6, 0)
+    compiler.hold(wordy[0])
+    assert figures.cache_hits == 1
+    compiler.hold(wordy[1])
+    assert isinstance(compiler.table(wordy[1]), Table)
+    assert figures.compiles == 7
+
+
+def test_nothing_grows_with_the_number_of_requests() -> None:
+    engine = FirstEngine(3, arena_bytes=1)
+    for number in range(40):
+        engine.batch.add(number % 3, Admission(Request("choice", f'["{number}"]'), (END,)), [])
+        engine.batch.mask(torch.zeros(3, WIDTH))
+    assert len(engine.slots.constraint.arena) <= 5
+    assert engine.slots._compiler.held == 3
+
+
+def test_eligible_tokens_that_others_ruled_out_are_drawn_all_the_same() -> None:
+    engine = FirstEngine(1)
+    engine.add(0, Text(REQUESTS[1]))
+    masked = engine.batch.mask(torch.full((1, WIDTH), float("-inf")))
+    allowed = engine.rows[0].allowed()
+    assert allowed is not None
+    assert torch.equal(masked[0] == 0, torch.from_numpy(allowed))

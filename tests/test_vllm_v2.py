@@ -1,0 +1,31 @@
+"""vLLM's second model runner with the processor, for real, its kernels in Triton's interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vllm_reports import judge, needs_vllm, run
+
+needs_vllm("triton")
+
+from vllm_judgements import *  # noqa: E402, F403
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run("v2", tmp_path_factory.mktemp("v2"))
+
+
+def test_this_is_the_second_runner(report: dict[str, Any]) -> None:
+    assert report["runner"] == "vllm.v1.worker.cpu.model_runner"
+    assert report["asynchronous"]
+
+
+def test_drafts_are_accepted_and_change_nothing(report: dict[str, Any]) -> None:
+    assert 0 < report["accepted"] < report["proposed"]
+    for result in report["drafts"]:
+        judge(result)
+    greedy = (0, 3, 4)
+    for number in greedy:
+        assert report["drafts"][number]["tokens"] == report["no drafts"][number]["tokens"]
