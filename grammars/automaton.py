@@ -63,31 +63,23 @@ class Automaton:
         work = 0
         for state in order:
             row = [-1] * classes.count
-            followers: dict[int, list[int]] = {}
-            for node in state:
-                if node in nfa.arcs:
-                    ranges, following = nfa.arcs[node]
-                    for unit_class in classes.of[ranges]:
-                        followers.setdefault(unit_class, []).append(following)
             work += len(state)
-            if work > WORK_BUDGET:
-                raise TooLarge("the expression has too many ways to read one text at once")
-            for unit_class, targets in followers.items():
+            for unit_classes, targets in nfa.followers(state, classes):
                 key = tuple(targets)
                 target = merged.get(key)
                 if target is None:
                     work += len(key)
                     closure = frozenset().union(*(nfa.closure(node) for node in targets))
-                    if not closure:
-                        target = -1
-                    else:
-                        target = number.setdefault(closure, len(order))
-                        if target == len(order):
-                            order.append(closure)
-                            if len(order) > STATE_BUDGET:
-                                raise TooLarge(f"the expression needs more than {STATE_BUDGET:,} states")
+                    target = number.setdefault(closure, len(order)) if closure else -1
+                    if target == len(order):
+                        order.append(closure)
+                        if len(order) > STATE_BUDGET:
+                            raise TooLarge(f"the expression needs more than {STATE_BUDGET:,} states")
                     merged[key] = target
-                row[unit_class] = target
+                for unit_class in unit_classes:
+                    row[unit_class] = target
+            if work > WORK_BUDGET:
+                raise TooLarge("the expression has too many ways to read one text at once")
             rows.append(row)
             accepting.append(any(node in nfa.ends for node in state))
         return Automaton._minimal(

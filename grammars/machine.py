@@ -13,7 +13,7 @@ brackets and digits do in JSON. Where it does not, `Machine.of` refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import KeysView, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,6 +84,14 @@ class Machine:
         return ends
 
 
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """What the first byte of a nested word leads to, by class of the byte: nodes, and the state they make."""
+
+    nodes: dict[int, list[int]]
+    states: dict[int, int]
+
+
 class _Construction:
     """Subset construction from the start state on; everything is numbered in order of discovery."""
 
@@ -95,7 +103,7 @@ class _Construction:
         self.state_number: dict[frozenset[int], int] = {}
         self.rows: list[dict[int, int]] = []
         self.site_of_state: list[int] = []
-        self.calling: list[frozenset[int]] = []
+        self.calling: list[KeysView[int]] = []
         self.sites: list[frozenset[int]] = []
         self.site_number: dict[frozenset[int], int] = {}
         self.sites_calling: dict[str, list[int]] = {}
@@ -106,7 +114,7 @@ class _Construction:
         self.endings_with: dict[str, list[int]] = {}
         self.returns: dict[tuple[int, int], int] = {}
         self.unions: dict[tuple[int, ...], int] = {}
-        self.first_moves: dict[str, dict[int, list[int]]] = {}
+        self.entered: dict[frozenset[str], _Entered] = {}
         self.work = 0
 
     def machine(self) -> Machine:
@@ -131,47 +139,33 @@ class _Construction:
     def _explore(self, state: int) -> None:
         """Fill in the moves of one state, its call site and its ending."""
         nfa, nodes = self.nfa, self.states[state]
-        followers: dict[int, list[int]] = {}
-        calls = [node for node in nodes if node in nfa.calls]
-        for node in nodes:
-            if node in nfa.arcs:
-                ranges, following = nfa.arcs[node]
-                for unit_class in self.classes.of[ranges]:
-                    followers.setdefault(unit_class, []).append(following)
         self.work += len(nodes)
         if self.work > WORK_BUDGET:
             raise TooLarge("the grammar has too many ways to read one text at once")
-        entered: dict[int, list[int]] = {}
-        for rule in {nfa.calls[node][0] for node in calls}:
-            for unit_class, targets in self._first_moves(rule).items():
-                entered.setdefault(unit_class, []).extend(targets)
+        calls = [node for node in nodes if node in nfa.calls]
+        entered = self._entered(frozenset(nfa.calls[node][0] for node in calls))
         ended = frozenset(nfa.ends[node] for node in nodes if node in nfa.ends) - {ROOT}
-        if calls or ended:
-            row = self._moves_of_nested(followers, entered, bool(ended))
-        else:
-            row = {unit_class: self._union(targets) for unit_class, targets in followers.items()}
-        self.rows.append(row)
-        self.calling.append(frozenset(entered))
-        self.site_of_state.append(self._site(frozenset(calls)) if entered else -1)
-        self.ending_of_state.append(self._ending(ended, nodes & self.root_nodes) if ended else -1)
-
-    def _moves_of_nested(
-        self, followers: dict[int, list[int]], entered: dict[int, list[int]], ended: bool
-    ) -> dict[int, int]:
-        """Moves where the frame has ended or another may begin."""
-        row: dict[int, int] = {}
-        for unit_class in followers.keys() | entered.keys():
-            plain = followers.get(unit_class, [])
-            inside = any(node not in self.root_nodes for node in plain)
-            if ended and not inside and unit_class not in entered:
-                continue  # the frame ends first; what went along from the root reads the byte after that
-            if unit_class in entered and inside:
+        row = entered.states.copy()
+        for unit_classes, targets in nfa.followers(nodes, self.classes):
+            if not calls and not ended:
+                row.update(dict.fromkeys(unit_classes, self._union(targets)))
+                continue
+            inside = any(node not in self.root_nodes for node in targets)
+            both = [unit_class for unit_class in unit_classes if unit_class in entered.nodes]
+            if both and inside:
                 raise Unsupported(
                     "the grammar cannot tell whether a nested part begins at some byte",
                     hint="make the alternatives differ before the nested part begins",
                 )
-            row[unit_class] = self._union(plain + entered.get(unit_class, []))
-        return row
+            if inside or not ended:
+                row.update(dict.fromkeys(unit_classes, self._union(targets)))
+            # Otherwise the frame ends first; what went along from the root reads the byte after that.
+            for unit_class in both:
+                row[unit_class] = self._union(targets + entered.nodes[unit_class])
+        self.rows.append(row)
+        self.calling.append(entered.states.keys())
+        self.site_of_state.append(self._site(frozenset(calls)) if calls else -1)
+        self.ending_of_state.append(self._ending(ended, nodes & self.root_nodes) if ended else -1)
 
     def _union(self, nodes: list[int]) -> int:
         key = tuple(nodes)
@@ -183,18 +177,21 @@ class _Construction:
             )
         return state
 
-    def _first_moves(self, rule: str) -> dict[int, list[int]]:
-        """Byte class -> nodes reached by reading the first byte of a word of the rule."""
-        moves = self.first_moves.get(rule)
-        if moves is None:
-            moves = self.first_moves[rule] = {}
-            for node in self.nfa.closure(self.nfa.start[rule]):
-                if node not in self.nfa.arcs:
-                    raise Unsupported(f"the rule {rule!r} may be empty or begins with another rule")
-                ranges, following = self.nfa.arcs[node]
-                for unit_class in self.classes.of[ranges]:
-                    moves.setdefault(unit_class, []).append(following)
-        return moves
+    def _entered(self, rules: frozenset[str]) -> _Entered:
+        """What the first byte of a word of any of these rules leads to."""
+        entered = self.entered.get(rules)
+        if entered is None:
+            nodes: dict[int, list[int]] = {}
+            for rule in rules:
+                for node in self.nfa.closure(self.nfa.start[rule]):
+                    if node not in self.nfa.arcs:
+                        raise Unsupported(f"the rule {rule!r} may be empty or begins with another rule")
+                    ranges, following = self.nfa.arcs[node]
+                    for unit_class in self.classes.of[ranges]:
+                        nodes.setdefault(unit_class, []).append(following)
+            states = {unit_class: self._union(targets) for unit_class, targets in nodes.items()}
+            entered = self.entered[rules] = _Entered(nodes, states)
+        return entered
 
     def _site(self, calls: frozenset[int]) -> int:
         number = self.site_number.get(calls)

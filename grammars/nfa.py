@@ -7,7 +7,7 @@ construction is Thompson's (CACM 11(6), 1968) with hash-consing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from sortition.grammars.errors import Invalid, TooLarge
@@ -24,6 +24,7 @@ from sortition.grammars.expr import (
     Ranges,
     Repeat,
 )
+from sortition.grammars.partition import UnitClasses
 
 NODE_BUDGET: Final = 400_000
 """Nodes of one automaton; building this many takes 0.5 s on one 2.4 GHz core."""
@@ -94,6 +95,26 @@ class Nfa:
                     reached.add(current)
             known = self._closures[node] = frozenset(reached)
         return known
+
+    def followers(
+        self, nodes: Iterable[int], classes: UnitClasses
+    ) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+        """Classes of units, and the nodes to which reading one of them leads; every class comes once."""
+        by_set: dict[Ranges, list[int]] = {}
+        for node in nodes:
+            if node in self.arcs:
+                ranges, following = self.arcs[node]
+                by_set.setdefault(ranges, []).append(following)
+        sets = [classes.of[ranges] for ranges in by_set]
+        if len(sets) < 2 or sum(map(len, sets)) == len(set().union(*sets)):
+            yield from zip(sets, by_set.values(), strict=True)
+            return
+        by_class: dict[int, list[int]] = {}
+        for unit_classes, targets in zip(sets, by_set.values(), strict=True):
+            for unit_class in unit_classes:
+                by_class.setdefault(unit_class, []).extend(targets)
+        for unit_class, targets in by_class.items():
+            yield (unit_class,), targets
 
     def _node(self) -> int:
         self._size += 1
