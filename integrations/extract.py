@@ -26,7 +26,8 @@ from rich.progress import (
 from sortition.grammars.json_schema import json_schema
 from sortition.integrations.documents import Document, read_documents, read_text
 from sortition.integrations.errors import InputError
-from sortition.integrations.generation import Completion, Job, check_engine, load_engine
+from sortition.integrations.generation import Completion, Job, check_engine, check_job, load_engine
+from sortition.integrations.openai_engine import settled
 from sortition.integrations.prompts import DEFAULT_TEMPLATE, Template
 from sortition.integrations.records import Journal, Record, Status
 from sortition.integrations.validation import Check, first_json, parse_json, validator
@@ -80,6 +81,11 @@ def extract(
     batch_size: int = 8,
     engine: str = "hf",
     device: str | None = None,
+    tensor_parallel_size: int = 1,
+    data_parallel_size: int = 1,
+    base_url: str | None = None,
+    served_model: str | None = None,
+    server: str | None = None,
     whitespace: str = "default",
     constrained: bool = True,
     text_field: str = "text",
@@ -102,8 +108,14 @@ def extract(
         chat: write the prompt as a user's message in the tokenizer's chat template, if it has one.
         max_tokens: the most tokens of one value.
         batch_size: documents that are generated from together.
-        engine: what runs the model: ``"hf"``.
-        device: where the model runs; by default on a GPU if there is one.
+        engine: what runs the model: ``"hf"``, ``"vllm"``, or ``"openai"`` for a server.
+        device: where the model of ``"hf"`` runs; by default on a GPU if there is one.
+        tensor_parallel_size, data_parallel_size: of ``"vllm"``.
+        base_url: of the server of ``"openai"``, such as ``"http://localhost:8000/v1"``. The API key is read
+            from the environment variable ``OPENAI_API_KEY``, if that is set.
+        served_model: what that server calls the model; by default the first that it names.
+        server: how that server takes a schema: ``"sortition"`` if it runs our processor,
+            ``"response_format"`` if it has means of its own; by default it is asked.
         whitespace: what may stand between JSON tokens, see `json_schema`.
         constrained: False to let the model write what it likes, for comparison.
         text_field, id_field: names of the fields of JSON lines and mappings.
@@ -135,7 +147,24 @@ def extract(
     if output is not None:
         _refuse_inputs_as_output(Path(output), documents, given, prompt)
 
-    job = Job(schema, grammar, folder, max_tokens, batch_size, chat, device)
+    job = Job(
+        schema=schema,
+        grammar=grammar,
+        model=folder,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        chat=chat,
+        device=device,
+        whitespace=whitespace,
+        tensor_parallel_size=tensor_parallel_size,
+        data_parallel_size=data_parallel_size,
+        base_url=base_url,
+        served_model=served_model,
+        server=server,
+    )
+    check_job(engine, job)
+    if engine == "openai":
+        job = settled(job)
     records: list[Record] = []
     with ExitStack() as stack:
         journal = None
@@ -143,8 +172,9 @@ def extract(
             settings = {
                 "schema": _digest(schema),
                 "prompt": _digest(template.text),
-                "model": "embedded" if folder is None else _digest(_contents(folder)),
+                "model": job.served_model or ("embedded" if folder is None else _digest(_contents(folder))),
                 "engine": engine,
+                "server": job.server,
                 "max_tokens": max_tokens,
                 "whitespace": whitespace,
                 "constrained": constrained,

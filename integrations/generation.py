@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -19,20 +19,31 @@ class Job:
     Attributes:
         schema: the JSON Schema, for engines that compile it themselves.
         grammar: its grammar, or None where the model writes what it likes.
-        model: the folder of the model, or None for the embedded one.
         max_tokens: the most tokens that the model may write for one prompt.
         batch_size: how many prompts are generated from together.
         chat: whether a prompt is a user's message in the tokenizer's chat template, if there is one.
+        model: the folder of the model, or None for the embedded one.
         device: where the model runs, such as ``"cuda:1"``; None for a GPU if there is one.
+        whitespace: of the grammar, for engines that compile the schema themselves.
+        tensor_parallel_size, data_parallel_size: over how many devices the model is split and copied.
+        base_url: where a server answers, such as ``"http://localhost:8000/v1"``.
+        served_model: what the server calls the model; None for the first that it names.
+        server: how it takes a schema, see `openai_engine.SERVERS`; None to find out.
     """
 
     schema: Any
     grammar: Grammar | None
-    model: Path | None
     max_tokens: int
     batch_size: int
     chat: bool
-    device: str | None
+    model: Path | None = None
+    device: str | None = None
+    whitespace: str = "default"
+    tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    base_url: str | None = None
+    served_model: str | None = None
+    server: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,7 @@ class Completion:
         text: all of it, without its end token.
         ended: whether the model ended it; otherwise `max_tokens` did.
         prompt_tokens, completion_tokens: how many; the end token counts.
-        seconds: its share of the time of its batch.
+        seconds: its share of the time of its batch, or of the whole.
         error: why nothing was generated, or None.
     """
 
@@ -66,14 +77,36 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: Final = {"hf": "sortition.integrations.hf_engine:TransformersEngine"}
+ENGINES: Final = {
+    "hf": "sortition.integrations.hf_engine:TransformersEngine",
+    "vllm": "sortition.integrations.vllm_engine:VLLMEngine",
+    "openai": "sortition.integrations.openai_engine:OpenAIEngine",
+}
 """Where the engines are, by the name that users give: module and class, called with the job."""
+
+CHOICES: Final = {
+    "hf": {"model", "device"},
+    "vllm": {"model", "tensor_parallel_size", "data_parallel_size"},
+    "openai": {"base_url", "served_model", "server"},
+}
+"""What each engine lets users choose, of that which not every engine has."""
 
 
 def check_engine(name: str) -> None:
     """Raises InputError where no engine has that name."""
     if name not in ENGINES:
         raise InputError(f"there is no engine {name!r}; there is: {', '.join(ENGINES)}")
+
+
+def check_job(name: str, job: Job) -> None:
+    """Raises InputError where the job chooses what the engine of that name does not have."""
+    for field in fields(job):
+        engines = [engine for engine, choices in CHOICES.items() if field.name in choices]
+        if engines and name in CHOICES and name not in engines and getattr(job, field.name) != field.default:
+            raise InputError(f"{field.name} is not for the engine {name!r}, but for {' and '.join(engines)}")
+    for size in ("tensor_parallel_size", "data_parallel_size"):
+        if getattr(job, size) < 1:
+            raise InputError(f"{size} has to be at least 1, not {getattr(job, size)}")
 
 
 def load_engine(name: str, job: Job) -> Engine:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +15,7 @@ from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.errors import InputError
 from sortition.integrations.generation import Completion, Job
 from sortition.integrations.hf import hf
-from sortition.integrations.smollm2 import embedded_model
+from sortition.integrations.local_model import encode, model_folder, no_room, one_line, read
 
 
 class TransformersEngine:
@@ -30,13 +30,13 @@ class TransformersEngine:
             GrammarError: the vocabulary cannot spell what the grammar asks for.
         """
         self._job = job
-        folder = job.model or _embedded()
+        folder = model_folder(job)
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
             self._model = model.eval().to(job.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         except (OSError, ValueError, RuntimeError) as problem:
-            raise InputError(f"cannot load the model in {folder}: {_first_line(problem)}") from problem
+            raise InputError(f"cannot load the model in {folder}: {one_line(problem)}") from problem
         try:
             self._vocabulary = Vocabulary.of(
                 self._tokenizer,
@@ -63,36 +63,16 @@ class TransformersEngine:
 
     def _complete(self, batch: list[str]) -> list[Completion]:
         begun = perf_counter()
-        prompts = [self._encode(prompt) for prompt in batch]
+        prompts = [encode(self._tokenizer, prompt, self._job) for prompt in batch]
         room = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        fitting = [
-            index
-            for index, prompt in enumerate(prompts)
-            if room is None or len(prompt) + self._job.max_tokens <= room
-        ]
+        refused = [no_room(prompt, self._job, room) for prompt in prompts]
+        fitting = [index for index, error in enumerate(refused) if error is None]
         written = dict(zip(fitting, self._continue([prompts[index] for index in fitting]), strict=True))
         seconds = round((perf_counter() - begun) / len(batch), 4)
         return [
-            self._read(prompt, written[index], seconds)
-            if index in written
-            else Completion(
-                prompt_tokens=len(prompt),
-                error=f"the prompt's {len(prompt)} tokens and {self._job.max_tokens} more (max_tokens) "
-                f"do not fit into the model's {room}",
-            )
-            for index, prompt in enumerate(prompts)
+            replace(error or read(written[index], prompts[index], self._vocabulary), seconds=seconds)
+            for index, error in enumerate(refused)
         ]
-
-    def _encode(self, prompt: str) -> list[int]:
-        """The tokens of one prompt."""
-        tokenizer: Any = self._tokenizer
-        chat = self._job.chat and tokenizer.chat_template is not None
-        if chat:
-            message = {"role": "user", "content": prompt}
-            prompt = tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
-        # A chat template writes the special tokens itself.
-        ids: list[int] = tokenizer(prompt, add_special_tokens=not chat)["input_ids"]
-        return ids
 
     def _continue(self, prompts: list[list[int]]) -> list[list[int]]:
         """What the model writes after each prompt, padding included."""
@@ -118,28 +98,3 @@ class TransformersEngine:
             )
         rows: list[list[int]] = output[:, width:].tolist()
         return rows
-
-    def _read(self, prompt: list[int], row: list[int], seconds: float) -> Completion:
-        ends = set(self._vocabulary.end_tokens)
-        end = next((index for index, token in enumerate(row) if token in ends), None)
-        tokens = row[:end]
-        # By bytes: a tokenizer's `decode` may tidy spaces, and tokens may split a character.
-        text = b"".join(self._vocabulary.tokens[token] for token in tokens).decode(errors="replace")
-        return Completion(
-            text=text,
-            ended=end is not None,
-            prompt_tokens=len(prompt),
-            completion_tokens=len(tokens) + (end is not None),
-            seconds=seconds,
-        )
-
-
-def _embedded() -> Path:
-    try:
-        return embedded_model()
-    except FileNotFoundError as missing:
-        raise InputError(f"{missing}; or name a model folder") from None
-
-
-def _first_line(problem: Exception) -> str:
-    return (str(problem).splitlines() or [type(problem).__name__])[0]

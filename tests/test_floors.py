@@ -22,9 +22,6 @@ THIRD_PARTIES = {
 FRAMEWORKS = {"hf", "smollm2", "tokenizers", "vllm"}
 """Files of integrations whose names begin with one of these are about it; the others serve them all."""
 
-SIDEWAYS = {("hf", "smollm2")}
-"""The only frameworks that may import another: the engine for transformers loads the embedded model."""
-
 
 def files() -> list[Path]:
     folders = [ROOT / floor for floor in FLOORS]
@@ -70,7 +67,7 @@ def test_imports_go_down(path: Path) -> None:
             if floor == rest[0] == "integrations" and len(rest) > 1:
                 frameworks = (path.stem.split("_")[0], rest[1].split("_")[0])
                 sideways = set(frameworks) <= FRAMEWORKS and len(set(frameworks)) == 2
-                assert not sideways or frameworks in SIDEWAYS, f"{where}: sideways"
+                assert not sideways, f"{where}: sideways"
         elif floor in THIRD_PARTIES:
             known = package in THIRD_PARTIES[floor] or is_standard(package)
             assert known, f"{where}: not for this floor"

@@ -82,7 +82,7 @@ def test_floats_as_python_prints_them(low: Fraction | None, high: Fraction | Non
     assert accepts(numbers, repr(value)) == numbers.holds(Fraction(repr(value)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     divisor=st.integers(1, 40) | st.decimals("0.01", 3, places=2).filter(bool),
     low=st.none() | bounds,

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_reports import LONGEST, environment, is_valid, needs_vllm, tiny_model
-from vllm_scenarios import DATE, PERSON, PROCESSOR, TREE, WORDS
+from vllm_reports import LONGEST, is_valid, needs_vllm, tiny_model
+from vllm_scenarios import DATE, PERSON, TREE, WORDS
+from vllm_server import serve
 
 from sortition.integrations.request import request
 
@@ -49,55 +46,21 @@ class Server:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("http")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    options = {
-        "--model": str(tiny_model(folder)),
-        "--served-model-name": "tiny",
-        "--host": "127.0.0.1",
-        "--port": str(port),
-        "--max-model-len": "256",
-        "--max-num-seqs": "4",
-        "--dtype": "float32",
-        "--num-gpu-blocks-override": "64",
-        "--logits-processors": PROCESSOR,
-        "--chat-template": str(chat_template(folder)),
-    }
-    log = folder / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [*command, "--enforce-eager", *(word for option in options.items() for word in option)],
-            env={**environment(), "VLLM_USE_V2_MODEL_RUNNER": "0"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            url = f"http://127.0.0.1:{port}"
-            await_health(url, process, log)
-            yield Server(url)
-        finally:
-            process.terminate()
-            process.wait(30)
+    with serve(
+        tiny_model(folder),
+        folder,
+        served_model_name="tiny",
+        max_model_len="256",
+        num_gpu_blocks_override="64",
+        chat_template=str(chat_template(folder)),
+    ) as url:
+        yield Server(url)
 
 
 def chat_template(folder: Path) -> Path:
     path = folder / "template.jinja"
     path.write_text("{% for message in messages %}{{ message['content'] }}\n{% endfor %}")
     return path
-
-
-def await_health(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + LONGEST
-    while time.monotonic() < end:
-        assert process.poll() is None, log.read_text()[-5000:]
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.5)
-    pytest.fail("the server did not start")
 
 
 GOOD: list[dict[str, Any] | None] = [

@@ -1,0 +1,369 @@
+"""The command line: extract, compile, show.
+
+Exit codes: 0 all is well, 1 the work is done but some of it did not succeed, 2 something that was given
+cannot be used, 3 a fault of the program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table as Grid
+
+import sortition
+from sortition.grammars.errors import GrammarError
+from sortition.integrations.errors import InputError
+
+if TYPE_CHECKING:
+    from sortition.grammars.automaton import Automaton
+    from sortition.grammars.grammar import Grammar
+    from sortition.grammars.oracle import Walk
+    from sortition.grammars.vocabulary import Vocabulary
+    from sortition.integrations.extract import Extraction
+
+NOT_ALL: Final = 1
+UNUSABLE: Final = 2
+FAULT: Final = 3
+INTERRUPTED: Final = 130
+"""What shells expect after Ctrl-C."""
+
+SHOWN_RECORDS: Final = 5
+"""Records that did not succeed and are named in the summary; all of them are in the output."""
+SHOWN_BEFORE: Final = 30
+"""Bytes of a refused text that are shown before the refused one."""
+SHOWN_EDGES: Final = 60
+"""Lines of an automaton that `show` prints: about a screen."""
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Decide which token a language model emits next.",
+)
+out = Console()
+err = Console(stderr=True)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        app()
+    except Exception:
+        traceback.print_exc()
+        err.print("this is a fault of the program, not of what it was given", style="bold red")
+        sys.exit(FAULT)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sortition {sortition.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("extract")
+def _extract(
+    schema: Annotated[Path, typer.Option(help="JSON Schema of the values.")],
+    input: Annotated[Path, typer.Option(help="JSON lines, a text file, or a folder of text files.")],
+    output: Annotated[
+        Path, typer.Option(help="Where the records go, one a line. A run that stopped goes on.")
+    ],
+    model: Annotated[Path | None, typer.Option(help="Model folder. By default the embedded SmolLM2.")] = None,
+    prompt: Annotated[
+        Path | None, typer.Option(help="Prompt template with {document} and, if wanted, {schema} in it.")
+    ] = None,
+    plain_prompt: Annotated[
+        bool,
+        typer.Option("--plain-prompt", help="Give the prompt as it is, not in the model's chat template."),
+    ] = False,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of one value.")] = 512,
+    batch_size: Annotated[int, typer.Option(min=1, help="Documents that are read together.")] = 8,
+    engine: Annotated[str, typer.Option(help="What runs the model: hf, vllm or openai.")] = "hf",
+    device: Annotated[
+        str | None, typer.Option(help="Where it runs (hf). By default on a GPU if there is one.")
+    ] = None,
+    tensor_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Devices that the model is split over (vllm).")
+    ] = 1,
+    data_parallel_size: Annotated[int, typer.Option(min=1, help="Copies of the model (vllm).")] = 1,
+    base_url: Annotated[
+        str | None, typer.Option(help="Server, such as http://localhost:8000/v1 (openai).")
+    ] = None,
+    served_model: Annotated[
+        str | None, typer.Option(help="What the server calls the model. By default the first it names.")
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(help="How it takes a schema: sortition or response_format. By default asked."),
+    ] = None,
+    whitespace: Annotated[
+        str, typer.Option(help="Between JSON tokens: default, compact, any or a regex.")
+    ] = "default",
+    text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text",
+    id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds its id.")] = "id",
+    unconstrained: Annotated[
+        bool, typer.Option("--unconstrained", help="Let the model write what it likes, for comparison.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Drop the records that the output holds.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no summary.")] = False,
+) -> None:
+    """Read documents and write, for each, a JSON value that is valid under a schema."""
+    _quiet_transformers()
+    with _errors_in_one_line():
+        from sortition.integrations.extract import extract
+
+        try:
+            extraction = extract(
+                input,
+                schema,
+                model=model,
+                output=output,
+                overwrite=overwrite,
+                prompt=prompt,
+                chat=not plain_prompt,
+                max_tokens=max_tokens,
+                batch_size=batch_size,
+                engine=engine,
+                device=device,
+                tensor_parallel_size=tensor_parallel_size,
+                data_parallel_size=data_parallel_size,
+                base_url=base_url,
+                served_model=served_model,
+                server=server,
+                whitespace=whitespace,
+                constrained=not unconstrained,
+                text_field=text_field,
+                id_field=id_field,
+                progress=not quiet,
+            )
+        except KeyboardInterrupt:
+            err.print("interrupted; the same command (without --overwrite) goes on where this one stopped")
+            raise typer.Exit(INTERRUPTED) from None
+    if not quiet:
+        _print_summary(extraction, output)
+    if not extraction.ok:
+        raise typer.Exit(NOT_ALL)
+
+
+@app.command("compile")
+def _compile(
+    schema: Annotated[Path, typer.Argument(help="JSON Schema.")],
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Folder of the tokenizer. By default the embedded model's.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the table.")] = None,
+    instance: Annotated[
+        list[Path] | None, typer.Option(help="JSON file to hold against the grammar; may be repeated.")
+    ] = None,
+    whitespace: Annotated[
+        str, typer.Option(help="Between JSON tokens: default, compact, any or a regex.")
+    ] = "default",
+) -> None:
+    """Say what a schema costs, what it accepts, and what is refused and why."""
+    with _errors_in_one_line():
+        from sortition.integrations.documents import read_text
+        from sortition.integrations.extract import read_schema
+
+        begun = perf_counter()
+        grammar = sortition.json_schema(read_schema(schema), whitespace=whitespace)
+        machine = grammar.machine
+        built = perf_counter()
+        vocabulary = _vocabulary(tokenizer)
+        loaded = perf_counter()
+        table = grammar.compile(vocabulary)
+        compiled = perf_counter()
+        typer.echo(table.describe())
+        typer.echo(
+            f"  time         {1000 * (built - begun):.0f} ms for the machine ({len(machine):,} states), "
+            f"{1000 * (compiled - loaded):.0f} ms for the table"
+        )
+        for warning in grammar.warnings:
+            typer.echo(f"warning: {warning}")
+        if output is not None:
+            try:
+                table.save(output)
+            except OSError as problem:
+                raise InputError(f"cannot write {output}: {problem.strerror}") from None
+            typer.echo(f"saved {output} ({output.stat().st_size:,} bytes)")
+        refused = [path for path in instance or [] if not _print_verdict(grammar, path, read_text(path))]
+    if refused:
+        raise typer.Exit(NOT_ALL)
+
+
+@app.command("show")
+def _show(
+    pattern: Annotated[
+        str | None, typer.Argument(help="Regular expression, in the syntax of Python's re.")
+    ] = None,
+    schema: Annotated[Path | None, typer.Option(help="JSON Schema, instead of a pattern.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Folder of the tokenizer. By default the embedded model's.")
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="Text that stands already.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="The most tokens to list.")] = 40,
+) -> None:
+    """Show the automaton and, after a prefix, which tokens are eligible."""
+    with _errors_in_one_line():
+        from sortition.grammars.automaton import BYTES, Automaton
+        from sortition.grammars.oracle import Walk, allowed_tokens
+        from sortition.integrations.extract import read_schema
+
+        if (pattern is None) == (schema is None):
+            raise InputError("give a pattern or --schema, one of the two")
+        if pattern is not None:
+            grammar = sortition.regex(pattern)
+        else:
+            grammar = sortition.json_schema(read_schema(schema))
+        if grammar.rules:
+            states, rules = len(grammar.machine), len(grammar.rules)
+            typer.echo(f"{states:,} states, with a stack of calls between {rules:,} rules")
+        else:
+            _print_automaton(Automaton.of(grammar.root, BYTES))
+        walk = Walk(grammar.machine)
+        if not _read(walk, prefix.encode()):
+            raise typer.Exit(NOT_ALL)
+        vocabulary = _vocabulary(tokenizer)
+        tokens = allowed_tokens(walk, vocabulary)
+        typer.echo(f"\nafter {prefix!r} the text {'may' if walk.can_end else 'may not'} end, and")
+        typer.echo(f"{len(tokens):,} of {vocabulary.size:,} tokens are eligible:")
+        for token in tokens[:limit]:
+            typer.echo(f"  {token:>7}  {_spelled(vocabulary.tokens[token])}")
+        if len(tokens) > limit:
+            typer.echo(f"  and {len(tokens) - limit:,} more")
+
+
+def _print_summary(extraction: Extraction, output: Path) -> None:
+    counts = extraction.counts
+    fresh = extraction.records[extraction.resumed :]
+    grid = Grid(show_header=False, box=None)
+    grid.add_column(style="bold")
+    grid.add_column(justify="right")
+    grid.add_row("documents", f"{len(extraction.records):,}")
+    if extraction.resumed:
+        grid.add_row("  from an earlier run", f"{extraction.resumed:,}")
+    for status in ("ok", "truncated", "invalid", "error"):
+        if status == "ok" or counts[status]:
+            grid.add_row(f"  {status}", f"{counts[status]:,}", style="green" if status == "ok" else "red")
+    grid.add_row("prompt tokens", f"{sum(record.prompt_tokens for record in fresh):,}")
+    grid.add_row("completion tokens", f"{sum(record.completion_tokens for record in fresh):,}")
+    grid.add_row("tokens per second", f"{extraction.tokens_per_second:,.1f}")
+    grid.add_row("seconds", f"{extraction.seconds:,.1f}")
+    out.print(grid)
+    failed = [record for record in extraction.records if record.status != "ok"]
+    for record in failed[:SHOWN_RECORDS]:
+        typer.echo(f"{record.id}: {record.status}: {record.error}")
+    if len(failed) > SHOWN_RECORDS:
+        typer.echo(f"and {len(failed) - SHOWN_RECORDS:,} more")
+    typer.echo(f"records in {output}")
+
+
+def _print_verdict(grammar: Grammar, path: Path, text: str) -> bool:
+    """Say whether the grammar accepts a text, and where it stops if not."""
+    from sortition.grammars.oracle import Walk
+
+    walk = Walk(grammar.machine)
+    # Editors end files with a newline, which is no part of the value.
+    accepted = _read(walk, text.strip().encode(), f"{path}: ")
+    if accepted and not walk.can_end:
+        typer.echo(f"{path}: refused: it may not end there")
+        return False
+    if accepted:
+        typer.echo(f"{path}: accepted")
+    return accepted
+
+
+def _read(walk: Walk, data: bytes, where: str = "") -> bool:
+    """Walk over the bytes; say at which one no text goes on."""
+    for index, byte in enumerate(data):
+        if not walk.advance(byte):
+            refused, before = data[index : index + 1], data[max(0, index - SHOWN_BEFORE) : index]
+            typer.echo(f"{where}refused at byte {index}: {_spelled(refused)} after {_spelled(before)}")
+            return False
+    return True
+
+
+def _print_automaton(automaton: Automaton) -> None:
+    edges = list(automaton.edges())
+    typer.echo(f"{len(automaton):,} states, {len(edges):,} edges; * may end")
+    for source, ranges, target in edges[:SHOWN_EDGES]:
+        units = " ".join(
+            _spelled(bytes([low])) if low == high else f"{_spelled(bytes([low]))}-{_spelled(bytes([high]))}"
+            for low, high in ranges
+        )
+        typer.echo(
+            f"  {source}{'*' if automaton.accepting[source] else ''} -> {target}"
+            f"{'*' if automaton.accepting[target] else ''}  {units}"
+        )
+    if len(edges) > SHOWN_EDGES:
+        typer.echo(f"  and {len(edges) - SHOWN_EDGES:,} more")
+
+
+def _spelled(text: bytes) -> str:
+    """Bytes as a person reads them: as text where they are text."""
+    try:
+        return repr(text.decode())
+    except UnicodeDecodeError:
+        return repr(text)[1:]
+
+
+def _vocabulary(folder: Path | None) -> Vocabulary:
+    """The vocabulary of a tokenizer folder, with the end tokens of the generation config beside it."""
+    _quiet_transformers()
+    try:
+        from transformers import AutoTokenizer, GenerationConfig
+
+        from sortition.integrations.smollm2 import embedded_model
+
+        folder = folder or embedded_model()
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        configured = (folder / "generation_config.json").is_file()
+        generation = GenerationConfig.from_pretrained(folder) if configured else None
+    except ModuleNotFoundError as missing:
+        _refuse(f"reading a tokenizer needs {missing.name}: pip install 'sortition[hf]'")
+    except FileNotFoundError as missing:
+        _refuse(f"{missing}; or name a folder with --tokenizer")
+    except (OSError, ValueError) as problem:
+        _refuse(f"cannot load the tokenizer in {folder}: {(str(problem).splitlines() or [''])[0]}")
+    try:
+        return sortition.Vocabulary.of(tokenizer, generation_config=generation)
+    except (TypeError, ValueError) as problem:
+        _refuse(f"the tokenizer in {folder} cannot be used: {problem}")
+
+
+def _quiet_transformers() -> None:
+    """Keep the library's notes and bars off the screen, unless the user wants them."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise InputError(message) from None
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except (GrammarError, InputError) as problem:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(UNUSABLE) from None
