@@ -7,11 +7,13 @@ BIN := $(VENV)/bin
 PINS := requirements/demo.txt requirements/models.txt pyproject.toml
 # Test processes share the cores; threads of their own on top of that only wait for each other.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# Threads that wait for each other by spinning are four times slower where other programs want the cores too.
+PATIENT := OMP_WAIT_POLICY=passive
 
 .PHONY: demo test check slow soak clean
 
 demo: $(VENV)/demo.stamp
-	$(BIN)/python -m demo
+	$(PATIENT) $(BIN)/python -m demo
 
 test: $(VENV)/test.stamp
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"

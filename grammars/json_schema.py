@@ -31,7 +31,7 @@ from sortition.grammars.json_strings import (
     string,
     word,
 )
-from sortition.grammars.json_whitespace import ALL_DEPTHS, CACHED_POLICIES, Policy
+from sortition.grammars.json_whitespace import ALL_DEPTHS, CACHED_POLICIES, INDENTS, Policy, Whitespace
 from sortition.grammars.schema_assertions import opposite, terms
 from sortition.grammars.schema_document import Document, Schema
 from sortition.grammars.schema_facts import (
@@ -51,6 +51,9 @@ from sortition.grammars.schema_logic import Logic
 
 RULE_BUDGET: Final = 30_000
 """Rules of one grammar; making that many takes about 1 s."""
+
+LARGE: Final = 2_000
+"""Spaces of indentation at all places together from which on line breaks become calls, too."""
 
 FAR: Final = 200
 """Places in all strings together from which on characters become calls (see `json_characters`).
@@ -132,6 +135,11 @@ class _ObjectPlan:
     low: int
     high: int | None
 
+    @property
+    def places(self) -> int:
+        """The places where a line may be broken."""
+        return len(self.members) + 2
+
     def inner(self) -> Iterator[str]:
         """The rules of all values inside."""
         for _, value, _ in self.members:
@@ -150,6 +158,11 @@ class _ArrayPlan:
     low: int
     high: int | None
     wanted: tuple[int, int | None]
+
+    @property
+    def places(self) -> int:
+        """The places where a line may be broken."""
+        return max(len(self.first), self.high or self.low) + 2
 
     def inner(self) -> Iterator[str]:
         """The rules of all values inside."""
@@ -189,9 +202,12 @@ class _Lowering:
             )
         if not self.logic.possible(root):
             raise self._unsatisfiable(root)
-        for name, depths in self._depths(names).items():
-            self.rules[name] = self._container(self.plans[name], depths)
-        called = self._positions > FAR
+        depths = self._depths(names)
+        called = self._positions > FAR or self._spaces(depths) > LARGE
+        for name, at in depths.items():
+            whitespace = self.policy.at(at, called)
+            self.rules[name] = self._container(self.plans[name], whitespace)
+            self.rules.update(whitespace.rules)
         for name, (string_terms, spell) in self._strings.items():
             with _placed(string_terms):
                 spelling = spell(called)
@@ -308,11 +324,12 @@ class _Lowering:
             raise arrays.contains[1].schema.error(
                 Unsupported, "contains", "only one contains can be enforced for the same array"
             )
-        if arrays.unique and (arrays.high is None or arrays.high > 1):
-            raise arrays.unique[0].error
         contains = arrays.contains[0] if arrays.contains else None
         first = [self._item(item, contains) for item in arrays.first]
         others = self._item(arrays.others, contains)
+        at_most_one = not any(others) and len(first) <= 1
+        if arrays.unique and not at_most_one and (arrays.high is None or arrays.high > 1):
+            raise arrays.unique[0].error
         wanted = (0, None) if contains is None else (contains.low, contains.high)
         return _ArrayPlan(pointer, first, others, arrays.low, arrays.high, wanted)
 
@@ -349,8 +366,13 @@ class _Lowering:
             waiting.extend((inner, deeper) for inner in dict.fromkeys(plan.inner()))
         return depths
 
-    def _container(self, plan: _ObjectPlan | _ArrayPlan, depths: int) -> Expr:
-        whitespace = self.policy.at(depths)
+    def _spaces(self, depths: Mapping[str, int]) -> int:
+        """How many spaces of indentation would have to be told apart, were they not in calls."""
+        if not self.policy.by_depth:
+            return 0
+        return sum(self.plans[name].places * at.bit_length() * max(INDENTS) for name, at in depths.items())
+
+    def _container(self, plan: _ObjectPlan | _ArrayPlan, whitespace: Whitespace) -> Expr:
         try:
             if isinstance(plan, _ObjectPlan):
                 members = [
@@ -419,7 +441,7 @@ def _placed(terms: Terms) -> Iterator[None]:
 def _free_rules(policy: Policy, called: bool) -> Mapping[str, Expr]:
     """The rules for any JSON value, made once for all schemas."""
     value = alternative(*(Call(name) for name in _ANY_VALUE))
-    whitespace = policy.at(ALL_DEPTHS)
+    whitespace = policy.at(ALL_DEPTHS, called)
     key, text = other_words(frozenset(), called), string(Strings(), called)
     return {
         "null": literal(b"null"),
@@ -429,6 +451,7 @@ def _free_rules(policy: Policy, called: bool) -> Mapping[str, Expr]:
         "any string": text.expr,
         "any key": key.expr,
         **text.rules,
+        **whitespace.rules,
         **key.rules,
         "any object": object_of([], [(Call("any key"), value)], 0, None, whitespace),
         "any array": array_of([], Item(value), 0, None, (0, None), whitespace),

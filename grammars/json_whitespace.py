@@ -6,6 +6,7 @@ By default that is what `json.dumps` writes: compact, with one space after comma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -13,7 +14,18 @@ from typing import Final
 from sortition.grammars.automaton import CODE_POINTS, Automaton
 from sortition.grammars.characters import utf8_text
 from sortition.grammars.errors import GrammarError, Invalid
-from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, literal, one_of, optional, star
+from sortition.grammars.expr import (
+    EMPTY,
+    NOTHING,
+    Call,
+    Expr,
+    Graph,
+    alternative,
+    literal,
+    one_of,
+    optional,
+    star,
+)
 from sortition.grammars.regex import parse
 
 DEEPEST_INDENT: Final = 16
@@ -35,7 +47,7 @@ _WHITESPACE: Final = one_of([(0x20, 0x20), (0x09, 0x0A), (0x0D, 0x0D)])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whitespace:
-    """What may stand at each place between the tokens of one container."""
+    """What may stand at each place between the tokens of one container, and the rules that this calls."""
 
     after_open: Expr
     before_close: Expr
@@ -44,6 +56,7 @@ class Whitespace:
     after_comma: Expr
     before_colon: Expr
     after_colon: Expr
+    rules: Mapping[str, Expr]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +82,25 @@ class Policy:
         """What may stand at every place; None where it depends on the place."""
         return _everywhere(self.name)
 
-    def at(self, depths: int) -> Whitespace:
-        """The whitespace of a container whose members may be at these depths (bits)."""
-        return _at(self, depths)
+    def at(self, depths: int, called: bool) -> Whitespace:
+        """The whitespace of a container whose members may be at these depths (bits).
+
+        With `called`, line breaks with their indentation are calls: then the states that count spaces exist
+        once for a depth, and not once for each place in each container.
+        """
+        return _at(self, depths, called)
 
 
 @lru_cache(maxsize=CACHED_DEPTHS)
-def _at(policy: Policy, depths: int) -> Whitespace:
+def _at(policy: Policy, depths: int, called: bool) -> Whitespace:
     same = policy.everywhere()
     if same is not None:
-        return Whitespace(same, same, same, same, same, same, same)
+        return Whitespace(same, same, same, same, same, same, same, {})
     inner, outer = _lines(depths), _lines(depths >> 1)
+    rules = {}
+    if called:
+        rules = {f"line {depths:X}": inner, f"line {depths >> 1:X}": outer}
+        inner, outer = (Call(name) if rule is not NOTHING else NOTHING for name, rule in rules.items())
     return Whitespace(
         after_open=optional(inner),
         before_close=optional(outer),
@@ -88,6 +109,7 @@ def _at(policy: Policy, depths: int) -> Whitespace:
         after_comma=optional(alternative(_SPACE, inner)),
         before_colon=EMPTY,
         after_colon=optional(_SPACE),
+        rules=rules,
     )
 
 

@@ -8,7 +8,7 @@ cannot be enforced becomes a `Refusal` in the facts of the type that it is about
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final, TypeAlias, TypeVar
 
@@ -22,6 +22,7 @@ from sortition.grammars.schema_facts import (
     ANYTHING,
     Arrays,
     Facts,
+    Members,
     Negation,
     Numbers,
     Objects,
@@ -48,6 +49,8 @@ _Set = TypeVar("_Set", Numbers, Strings)
 Choice: TypeAlias = tuple[Terms, ...]
 Trail: TypeAlias = "tuple[Term, Trail] | None"
 """The terms that led to a term, nearest first."""
+Place: TypeAlias = tuple[int, ...]
+"""Where something stands in the schema: of two keys, the one whose place is less is written first."""
 
 
 @dataclass(slots=True)
@@ -55,18 +58,30 @@ class _Branch:
     """One way through the choices: what it says so far, what is yet to be taken in and to be chosen."""
 
     facts: Facts
-    todo: list[tuple[Term, Trail]]
+    todo: list[tuple[Term, Trail, Place]]
+    choices: list[tuple[Choice, Trail, Place]]
     seen: set[Term]
-    choices: list[tuple[Choice, Trail]]
+    members: list[tuple[Place, Members]]
+
+    def ordered(self) -> Facts:
+        """The facts, with the keys of objects in the order of their places."""
+        if self.facts.object is None or len(self.members) <= 1:
+            return self.facts
+        members = dict.fromkeys(each for _, each in sorted(self.members, key=lambda pair: pair[0]))
+        return replace(self.facts, object=replace(self.facts.object, members=tuple(members)))
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What one term says: facts, more terms that all hold, and choices of which an alternative must hold."""
+    """What one term says: facts, more terms that all hold, and choices of which an alternative must hold.
+
+    Each is given with its place in the schema.
+    """
 
     facts: Facts
-    terms: Terms = ()
-    choices: tuple[Choice, ...] = ()
+    terms: tuple[tuple[Term, Place], ...] = ()
+    choices: tuple[tuple[Choice, Place], ...] = ()
+    place: Place = ()
 
 
 class _Unfinished(Exception):
@@ -163,7 +178,8 @@ class Logic:
         """Multiply out the choices, depth first; equal alternatives are followed once."""
         count = 0
         loop: Schema | None = None
-        waiting: list[_Branch] = [_Branch(ANYTHING, [(term, None) for term in reversed(terms)], set(), [])]
+        todo: list[tuple[Term, Trail, Place]] = [(term, None, (i,)) for i, term in enumerate(terms)]
+        waiting = [_Branch(ANYTHING, todo[::-1], [], set(), [])]
         while waiting:
             branch = waiting.pop()
             looped = self._follow(branch)
@@ -176,12 +192,13 @@ class Logic:
                     raise self._too_large(
                         terms, f"the choices multiply out to more than {CASE_BUDGET:,} cases"
                     )
-                yield branch.facts
+                yield branch.ordered()
                 continue
-            choice, trail = branch.choices[0]
+            choice, trail, place = branch.choices[0]
             for alternative in reversed(dict.fromkeys(choice)):
-                todo = [(term, trail) for term in reversed(alternative)]
-                waiting.append(_Branch(branch.facts, todo, set(branch.seen), branch.choices[1:]))
+                todo = [(term, trail, (*place, i)) for i, term in enumerate(alternative)]
+                others, seen, members = branch.choices[1:], set(branch.seen), branch.members.copy()
+                waiting.append(_Branch(branch.facts, todo[::-1], others, seen, members))
         if loop is not None and not count:
             raise loop.error(
                 Invalid,
@@ -196,7 +213,7 @@ class Logic:
         that comes back to a term on its own way adds nothing.
         """
         while branch.todo:
-            term, trail = branch.todo.pop()
+            term, trail, place = branch.todo.pop()
             if term in branch.seen:
                 above = trail
                 while above is not None:
@@ -219,9 +236,14 @@ class Logic:
             branch.facts = branch.facts & expansion.facts
             if not branch.facts:
                 return None
+            if expansion.facts.object is not None:
+                own = (*place, *expansion.place)
+                branch.members.extend((own, each) for each in expansion.facts.object.members)
             trail = (term, trail)
-            branch.todo.extend((further, trail) for further in reversed(expansion.terms))
-            branch.choices = branch.choices + [(choice, trail) for choice in expansion.choices]
+            branch.todo.extend((more, trail, place + inner) for more, inner in reversed(expansion.terms))
+            branch.choices = branch.choices + [
+                (choice, trail, place + inner) for choice, inner in expansion.choices
+            ]
         return None
 
     def _too_large(self, terms: Terms, reason: str) -> TooLarge:
@@ -242,7 +264,7 @@ class Logic:
         self._expansions[term] = None
         try:
             if isinstance(term, Negation):
-                expansion = Expansion(ANYTHING, (), (tuple(self._negated(term.of)),))
+                expansion = Expansion(ANYTHING, (), ((tuple(self._negated(term.of)), ()),))
             else:
                 expansion = self._expand_schema(term)
         except BaseException:
@@ -252,42 +274,40 @@ class Logic:
         return expansion
 
     def _expand_schema(self, schema: Schema) -> Expansion:
-        keywords = schema.keywords
         facts = assertions(schema, self.formats)
-        further: list[Term] = []
-        choices: list[Choice] = []
-        for keyword, value in keywords.items():
+        more: list[tuple[Term, Place]] = []
+        choices: list[tuple[Choice, Place]] = []
+        for index, (keyword, value) in enumerate(schema.keywords.items()):
+            place = (index,)
             match keyword:
                 case "enum" | "const":
                     found = of_values(value if keyword == "enum" else [value])
                     if len(found) == 1:
                         facts = facts & found[0]
                     else:
-                        choices.append(tuple((each,) for each in found))
+                        choices.append((tuple((each,) for each in found), place))
                 case "$ref":
-                    further.extend(terms(self.document.target(schema)))
+                    more.extend((term, place) for term in terms(self.document.target(schema)))
                 case "allOf":
-                    further.extend(term for child in _listed(schema, keyword) for term in terms(child))
+                    for i, child in enumerate(_listed(schema, keyword)):
+                        more.extend((term, (index, i)) for term in terms(child))
                 case "anyOf":
-                    choices.append(tuple(terms(child) for child in _listed(schema, keyword)))
+                    choices.append((tuple(terms(child) for child in _listed(schema, keyword)), place))
                 case "not":
-                    further.append(Negation(schema.child("not")))
+                    more.append((Negation(schema.child("not")), place))
                 case "if":
-                    choices.append(tuple(_conditional(schema, False)))
+                    choices.append((tuple(_conditional(schema, False)), place))
                 case "dependentRequired" | "dependentSchemas" | "dependencies":
-                    choices.extend(_dependent(schema, keyword))
+                    choices.extend((choice, place) for choice in _dependent(schema, keyword))
                 case "$dynamicRef" | "$recursiveRef":
-                    raise schema.error(
-                        Unsupported,
-                        keyword,
-                        "references that depend on who refers are not followed",
-                        "use $ref",
-                    )
+                    raise _dynamic(schema, keyword)
                 case _:
                     pass
-        if "oneOf" in keywords:
-            choices.append(tuple(self._exactly_one(schema, (facts, *further))))
-        return Expansion(facts, tuple(further), tuple(choices))
+        places = {keyword: (index,) for index, keyword in enumerate(schema.keywords)}
+        if "oneOf" in places:
+            context = (facts, *(term for term, _ in more))
+            choices.append((tuple(self._exactly_one(schema, context)), places["oneOf"]))
+        return Expansion(facts, tuple(more), tuple(choices), places.get("properties", ()))
 
     def _exactly_one(self, schema: Schema, context: Terms) -> Iterator[Terms]:
         """For each branch of `oneOf`: it holds, and every branch that may overlap with it does not."""
@@ -346,14 +366,14 @@ class Logic:
                         else:
                             yield (_having(name), Negation(schema.child(keyword, name)))
                 case "$dynamicRef" | "$recursiveRef":
-                    raise schema.error(
-                        Unsupported,
-                        keyword,
-                        "references that depend on who refers are not followed",
-                        "use $ref",
-                    )
+                    raise _dynamic(schema, keyword)
                 case _:
                     pass
+
+
+def _dynamic(schema: Schema, keyword: str) -> GrammarError:
+    reason = "references that depend on who refers are not followed"
+    return schema.error(Unsupported, keyword, reason, "use $ref")
 
 
 def _listed(schema: Schema, keyword: str) -> list[Schema]:

@@ -319,11 +319,15 @@ def test_vllm_s_server_by_both_ways(model: Path, bulletins: list[str], tmp_path:
             assert records[0].completion_tokens > 30
             settings = json.loads((tmp_path / "out.jsonl.run").read_text())["settings"]
             assert (settings["server"], settings["model"]) == (server, str(model))
-        command = [*bulletins, "--engine", "openai", "--base-url", f"{url}/v1", "--overwrite"]
-        command += ["--max-tokens", "1000"]
+        with (tmp_path / "in.jsonl").open("a") as documents:
+            documents.write(json.dumps({"text": "too long " * 1000}))
+        command = [*bulletins, "--engine", "openai", "--base-url", f"{url}/v1", *options]
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
         assert done.returncode == 1, done.stderr
-        assert "HTTP 400" in (read(tmp_path / "out.jsonl")[0].error or "")
+        *before, last = read(tmp_path / "out.jsonl")
+        assert before == records
+        assert last.status == "error"
+        assert "HTTP 400" in (last.error or "")
 
 
 def test_vllm_in_this_process_goes_on_after_a_kill(model: Path, bulletins: list[str], tmp_path: Path) -> None:
