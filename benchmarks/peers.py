@@ -44,7 +44,7 @@ class Sortition:
     """This package."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.name = f"sortition {version('sortition') if _installed('sortition') else 'checkout'}"
+        self.name = "sortition"
         self._vocabulary = vocabulary
 
     def compile(self, schema: object) -> Any:

@@ -97,10 +97,9 @@ def _at(policy: Policy, depths: int, called: bool) -> Whitespace:
     if same is not None:
         return Whitespace(same, same, same, same, same, same, same, {})
     inner, outer = _lines(depths), _lines(depths >> 1)
-    rules = {}
+    rules: dict[str, Expr] = {}
     if called:
-        rules = {f"line {depths:X}": inner, f"line {depths >> 1:X}": outer}
-        inner, outer = (Call(name) if rule is not NOTHING else NOTHING for name, rule in rules.items())
+        inner, outer = _as_call(inner, depths, rules), _as_call(outer, depths >> 1, rules)
     return Whitespace(
         after_open=optional(inner),
         before_close=optional(outer),
@@ -111,6 +110,15 @@ def _at(policy: Policy, depths: int, called: bool) -> Whitespace:
         after_colon=optional(_SPACE),
         rules=rules,
     )
+
+
+def _as_call(lines: Expr, depths: int, rules: dict[str, Expr]) -> Expr:
+    """A call to a rule for these line breaks, which is added to the rules."""
+    if lines is NOTHING:
+        return NOTHING
+    name = f"line {depths:X}"
+    rules[name] = lines
+    return Call(name)
 
 
 @lru_cache(maxsize=CACHED_DEPTHS)

@@ -48,8 +48,8 @@ class VLLMEngine:
         if job.grammar is not None:
             options["logits_processors"] = [PROCESSOR]
         if current_platform.is_cpu():
-            # vLLM would compile for longer than most jobs take, want 92 % of the memory, and compute in bfloat16,
-            # with which two busy cores wrote 5 tokens/s of the demo and not 17.
+            # vLLM would compile for longer than most jobs take, want 92 % of the memory, and compute in
+            # bfloat16, with which two busy cores wrote 5 tokens/s of the demo and not 17.
             options.update(enforce_eager=True, kv_cache_memory_bytes=CPU_CACHE, dtype="float32")
         if job.data_parallel_size > 1:
             options["data_parallel_size"] = job.data_parallel_size

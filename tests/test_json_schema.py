@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from sortition.grammars import errors
+from sortition.grammars import json_schema as lowering
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfiable
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_schema import json_schema
@@ -477,3 +478,12 @@ def test_format(case: dict[str, Any]) -> None:
     assert [text for text in case["reject"] if accepts(grammar, json.dumps(text))] == []
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
     assert all(checker.conforms(text, case["format"]) for text in case["accept"])
+
+
+@pytest.mark.parametrize("case", CASES["languages"], ids=lambda case: case["about"])
+def test_case_with_calls_for_characters_and_lines(
+    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grammars that count far, or that are large, are written in another way; the languages are the same."""
+    monkeypatch.setattr(lowering, "FAR", -1)
+    test_case(case)
