@@ -104,7 +104,8 @@ class _Construction:
         self.rows: list[dict[int, int]] = []
         self.site_of_state: list[int] = []
         self.calling: list[KeysView[int]] = []
-        self.sites: list[frozenset[int]] = []
+        # What follows each rule that a site calls.
+        self.sites: list[dict[str, list[int]]] = []
         self.site_number: dict[frozenset[int], int] = {}
         self.sites_calling: dict[str, list[int]] = {}
         # An ending is the rules that ended and the nodes of the root expression that went along inside.
@@ -136,12 +137,15 @@ class _Construction:
                 raise TooLarge(f"the grammar needs more than {STATE_BUDGET:,} states")
         return number
 
+    def _spend(self, work: int) -> None:
+        self.work += work
+        if self.work > WORK_BUDGET:
+            raise TooLarge("the grammar has too many ways to read one text at once")
+
     def _explore(self, state: int) -> None:
         """Fill in the moves of one state, its call site and its ending."""
         nfa, nodes = self.nfa, self.states[state]
-        self.work += len(nodes)
-        if self.work > WORK_BUDGET:
-            raise TooLarge("the grammar has too many ways to read one text at once")
+        self._spend(len(nodes))
         calls = [node for node in nodes if node in nfa.calls]
         entered = self._entered(frozenset(nfa.calls[node][0] for node in calls))
         ended = frozenset(nfa.ends[node] for node in nodes if node in nfa.ends) - {ROOT}
@@ -171,7 +175,7 @@ class _Construction:
         key = tuple(nodes)
         state = self.unions.get(key)
         if state is None:
-            self.work += len(key)
+            self._spend(len(key))
             state = self.unions[key] = self._state(
                 frozenset().union(*(self.nfa.closure(node) for node in nodes))
             )
@@ -189,6 +193,7 @@ class _Construction:
                     ranges, following = self.nfa.arcs[node]
                     for unit_class in self.classes.of[ranges]:
                         nodes.setdefault(unit_class, []).append(following)
+            self._spend(len(rules))
             states = {unit_class: self._union(targets) for unit_class, targets in nodes.items()}
             entered = self.entered[rules] = _Entered(nodes, states)
         return entered
@@ -197,11 +202,14 @@ class _Construction:
         number = self.site_number.get(calls)
         if number is None:
             number = self.site_number[calls] = len(self.sites)
-            self.sites.append(calls)
-            rules = {self.nfa.calls[node][0] for node in calls}
-            for rule in rules:
+            following: dict[str, list[int]] = {}
+            for node in calls:
+                rule, after = self.nfa.calls[node]
+                following.setdefault(rule, []).append(after)
+            self.sites.append(following)
+            for rule in following:
                 self.sites_calling.setdefault(rule, []).append(number)
-            for ending in {e for rule in rules for e in self.endings_with.get(rule, ())}:
+            for ending in {e for rule in following for e in self.endings_with.get(rule, ())}:
                 self._return(ending, number)
         return number
 
@@ -218,7 +226,8 @@ class _Construction:
 
     def _return(self, ending: int, site: int) -> None:
         ended, carried = self.endings[ending]
-        following = [self.nfa.calls[node][1] for node in self.sites[site] if self.nfa.calls[node][0] in ended]
+        following = [after for rule in ended for after in self.sites[site].get(rule, ())]
+        self._spend(1)
         self.returns[ending, site] = self._state(
             carried.union(*(self.nfa.closure(node) for node in following))
         )

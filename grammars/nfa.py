@@ -33,6 +33,9 @@ WORK_BUDGET: Final = 1_000_000
 """Sizes of all sets of nodes that become states. States alone do not bound the time: `.*a{4000}` has few,
 each a set of thousands of nodes. Most states are sets of one to three; this many take about 1 s."""
 
+CLOSURE_BUDGET: Final = 3_000_000
+"""Nodes in all closures together: 300 MiB. An object of n optional keys has n * n / 2 of them."""
+
 ROOT: Final = ""
 """The name under which the root expression is stored beside the rules."""
 
@@ -62,6 +65,7 @@ class Nfa:
         self._interned: dict[object, int] = {}
         self._built: dict[tuple[int, int], int] = {}
         self._closures: dict[int, frozenset[int]] = {}
+        self._closed = 0
         self.start: dict[str, int] = {}
         self._rules = {**rules, ROOT: root}
         waiting = [ROOT]
@@ -94,6 +98,9 @@ class Nfa:
                 elif current in self.productive:
                     reached.add(current)
             known = self._closures[node] = frozenset(reached)
+            self._closed += len(known)
+            if self._closed > CLOSURE_BUDGET:
+                raise TooLarge("the grammar has too many parts that may all come next")
         return known
 
     def followers(

@@ -26,7 +26,6 @@ from sortition.grammars.schema_facts import (
     Negation,
     Numbers,
     Objects,
-    Refusal,
     Strings,
     Term,
     Terms,
@@ -343,7 +342,7 @@ class Logic:
         for keyword, value in schema.keywords.items():
             match keyword:
                 case "enum" | "const":
-                    yield (_other_values(schema, keyword, value if keyword == "enum" else [value]),)
+                    yield from _other_values(schema, keyword)
                 case "$ref":
                     yield (Negation(self.document.target(schema)),)
                 case "allOf":
@@ -410,23 +409,49 @@ def _only(objects: Objects) -> Facts:
     return Facts(object=objects)
 
 
-def _other_values(schema: Schema, keyword: str, values: list[object]) -> Facts:
-    """Everything but these values; objects and arrays among them are refused where they matter."""
-    given = of_values(values)
-    refusal = Refusal(
-        schema.error(Unsupported, keyword, "a value other than this one cannot be enforced"), keyword
-    )
+def _other_values(schema: Schema, keyword: str) -> Iterator[Terms]:
+    """The ways to be none of the values of `enum` or `const`."""
+    values = schema.keywords[keyword] if keyword == "enum" else [schema.keywords[keyword]]
+    containers = [value for value in values if isinstance(value, list | dict)]
+    if len(values) > 1 or not containers:
+        yield _other_simple(values), *(Negation(_constant(schema, value)) for value in containers)
+        return
+    (value,) = containers
+    if isinstance(value, list):
+        yield (replace(ANYTHING, array=None),)
+        yield (Facts(array=Arrays(low=len(value) + 1)),)
+        if value:
+            yield (Facts(array=Arrays(high=len(value) - 1)),)
+        for index, item in enumerate(value):
+            first = ((),) * index + ((Negation(_constant(schema, item)),),)
+            yield (Facts(array=Arrays(first, low=index + 1)),)
+    else:
+        yield (replace(ANYTHING, object=None),)
+        yield (_only(Objects(required=tuple(value), low=len(value) + 1)),)
+        for name, inner in value.items():
+            yield (_only(without(name)),)
+            differs = Members(((name, (Negation(_constant(schema, inner)),)),))
+            yield (_only(Objects((differs,), (name,))),)
+
+
+def _other_simple(values: list[object]) -> Facts:
+    """Everything but the values that are no containers."""
+    given = of_values([value for value in values if not isinstance(value, list | dict)])
     numbers = (value for facts in given if facts.number for value in facts.number.values or ())
     strings = (value for facts in given if facts.string for value in facts.string.values or ())
-    return Facts(
-        not any(facts.null for facts in given),
-        not any(facts.true for facts in given),
-        not any(facts.false for facts in given),
-        Numbers(excluded=frozenset(numbers)),
-        Strings(excluded=frozenset(strings)),
-        Arrays(refused=(refusal,) if any(facts.array for facts in given) else ()),
-        Objects(refused=(refusal,) if any(facts.object for facts in given) else ()),
+    return replace(
+        ANYTHING,
+        null=not any(facts.null for facts in given),
+        true=not any(facts.true for facts in given),
+        false=not any(facts.false for facts in given),
+        number=Numbers(excluded=frozenset(numbers)),
+        string=Strings(excluded=frozenset(strings)),
     )
+
+
+def _constant(schema: Schema, value: object) -> Schema:
+    """A schema for one value inside a value of this schema."""
+    return Schema({"const": value}, schema.pointer, schema.scope, {})
 
 
 def _a_choice(schema: Schema) -> str | None:
