@@ -25,6 +25,7 @@ from sortition.grammars.json_strings import (
     any_string,
     finite,
     language,
+    language_of_any,
     of_language,
     other_words,
     positions,
@@ -32,6 +33,7 @@ from sortition.grammars.json_strings import (
     word,
 )
 from sortition.grammars.json_whitespace import ALL_DEPTHS, CACHED_POLICIES, INDENTS, Policy, Whitespace
+from sortition.grammars.machine import STATE_BUDGET
 from sortition.grammars.schema_assertions import opposite, terms
 from sortition.grammars.schema_document import Document, Schema
 from sortition.grammars.schema_facts import (
@@ -51,6 +53,12 @@ from sortition.grammars.schema_logic import Logic
 
 RULE_BUDGET: Final = 30_000
 """Rules of one grammar; making that many takes about 1 s."""
+
+FEW: Final = 4
+"""Sets of strings at one place up to which each has a rule of its own; more become one automaton."""
+
+MANY: Final = 64
+"""Sets of strings at one place, at most: with patterns, each takes about 10 ms."""
 
 LARGE: Final = 14_000
 """Spaces of indentation at all places together from which on line breaks become calls, too.
@@ -230,12 +238,32 @@ class _Lowering:
                 parts = dict.fromkeys(part for facts in cases for part in _parts(facts))
                 free = {type(part) for part in parts if part in _FREE}
                 kept = [part for part in parts if part in _FREE or type(part) not in free]
+                strings = tuple(part for part in kept if isinstance(part, Strings) and part.values is None)
+                if len(strings) > FEW:
+                    kept = [part for part in kept if part not in strings]
                 names = tuple(dict.fromkeys(self._name(part, terms) for part in kept))
+                if len(strings) > FEW:
+                    names += (self._any_of(strings, terms),)
             else:
                 names = _ANY_VALUE
                 self._is_free = True
             self._values[terms] = names
         return names
+
+    def _any_of(self, sets: tuple[Strings, ...], terms: Terms) -> str:
+        """The name of one rule for many sets of strings."""
+        if len(sets) > MANY:
+            raise TooLarge(
+                f"the choices leave more than {MANY} different sets of strings", pointer=_pointer(terms)
+            )
+        for refusal in (refusal for strings in sets for refusal in strings.refused):
+            raise refusal.error
+        with _placed(terms):
+            automaton = language_of_any(sets)
+        self._count(len(automaton), terms)
+        name = self._fresh(f"string {_pointer(terms) or '/'}")
+        self._string_rule(name, terms, partial(of_language, automaton, False))
+        return name
 
     def _name(self, part: Part, terms: Terms) -> str:
         """The name of the rule for a part, which is made if it is new."""
@@ -257,13 +285,23 @@ class _Lowering:
                     self.rules[name] = number(part)
             elif isinstance(part, Strings):
                 with _placed(terms):
-                    self._positions += positions(part)
+                    self._count(positions(part), terms)
                 self._string_rule(name, terms, partial(string, part))
             else:
                 self._waiting.append((name, part, _pointer(terms)))
                 self.rules[name] = NOTHING
         self._names[part] = name
         return name
+
+    def _count(self, places: int, terms: Terms) -> None:
+        """Take note of how many places there are in a string."""
+        self._positions += places
+        if self._positions > STATE_BUDGET:
+            raise TooLarge(
+                f"the strings up to here have more than {STATE_BUDGET:,} places to tell apart",
+                pointer=_pointer(terms),
+                hint="lower maxLength",
+            )
 
     def _string_rule(self, name: str, terms: Terms, spell: Callable[[bool], Spelling]) -> None:
         """Put off a rule for strings until it is known how all strings are to be spelled."""

@@ -81,6 +81,14 @@ def language(strings: Strings) -> Automaton:
     return automaton if strings.values is None else automaton.intersect(_finite(strings.values))
 
 
+def language_of_any(sets: Iterable[Strings]) -> Automaton:
+    """The decoded strings of any of the sets."""
+    automaton = Automaton.of(NOTHING)
+    for strings in sets:
+        automaton = automaton.union(language(strings))
+    return automaton
+
+
 def matches(source: Source, text: str) -> bool:
     """Whether a pattern is found in a text."""
     return pattern(source).accepts(map(ord, text))
