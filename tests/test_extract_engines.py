@@ -52,6 +52,7 @@ class Stub(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Stub
+    open = False
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -70,11 +71,17 @@ class Handler(BaseHTTPRequestHandler):
             stub.keys.add(self.headers.get("Authorization"))
             stub.at_once += 1
             stub.most_at_once = max(stub.most_at_once, stub.at_once)
+            self.open = True
         try:
             self.react(prompt, body, chat, stub.seen[prompt])
         finally:
-            with stub.lock:
-                stub.at_once -= 1
+            self.leave()
+
+    def leave(self) -> None:
+        """The request is over, once: before its answer is sent, because the next one may follow at once."""
+        with self.server.lock:
+            self.server.at_once -= self.open
+            self.open = False
 
     def react(self, prompt: str, body: dict[str, Any], chat: bool, attempt: int) -> None:
         if self.server.down:
@@ -112,6 +119,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
         content = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.leave()
         self.send_response(status)
         for name, header in {**(headers or {}), "Content-Length": str(len(content))}.items():
             self.send_header(name, header)
