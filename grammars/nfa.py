@@ -68,24 +68,24 @@ class Nfa:
         self._closed = 0
         self.start: dict[str, int] = {}
         self._rules = {**rules, ROOT: root}
-        waiting = [ROOT]
-        while waiting:
-            rule = waiting.pop()
+        self._called = [ROOT]
+        while self._called:
+            rule = self._called.pop()
             if rule in self.start:
                 continue
             if rule not in self._rules:
                 raise Invalid(f"the rule {rule!r} is called but not defined")
             end = self._node()
             self.ends[end] = rule
-            before = len(self.calls)
             self.start[rule] = self._build(self._rules[rule], end)
-            waiting.extend(name for name, _ in list(self.calls.values())[before:])
         self.productive = self._find_productive()
 
     def closure(self, node: int) -> frozenset[int]:
         """The productive nodes other than forks that are reached from `node` without reading."""
         known = self._closures.get(node)
-        if known is None:
+        if known is None and node not in self._forks:
+            known = self._closures[node] = frozenset({node} & self.productive)
+        elif known is None:
             reached: set[int] = set()
             seen = {node}
             waiting = [node]
@@ -141,6 +141,7 @@ class Nfa:
         if node is None:
             node = self._interned[rule, following] = self._node()
             self.calls[node] = (rule, following)
+            self._called.append(rule)
         return node
 
     def _fork(self, targets: tuple[int, ...]) -> int:

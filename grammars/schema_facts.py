@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from sortition.grammars.errors import GrammarError
@@ -193,13 +194,18 @@ class Arrays:
         return self.first[index] if index < len(self.first) else self.others
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Members:
     """What `properties`, `patternProperties` and `additionalProperties` of one schema say together."""
 
     properties: tuple[tuple[str, Terms], ...] = ()
     patterns: tuple[tuple[Source, Terms], ...] = ()
     additional: Terms = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Terms]:
+        """The terms for the value of each declared key."""
+        return dict(self.properties)
 
 
 @dataclass(frozen=True, slots=True)

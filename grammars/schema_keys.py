@@ -62,11 +62,8 @@ def classes(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton | N
 
 
 def _terms_in(members: Members, name: str) -> Terms:
-    terms: Terms = ()
-    covered = False
-    for declared_name, value in members.properties:
-        if declared_name == name:
-            terms, covered = joined(terms, value), True
+    terms = members.by_name.get(name, ())
+    covered = name in members.by_name
     for source, value in members.patterns:
         if matches(source, name):
             terms, covered = joined(terms, value), True

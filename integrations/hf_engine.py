@@ -35,7 +35,8 @@ class TransformersEngine:
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
             self._model = model.eval().to(job.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        except (OSError, ValueError, RuntimeError) as problem:
+        # torch without CUDA meets a device "cuda" with an AssertionError.
+        except (OSError, ValueError, RuntimeError, AssertionError) as problem:
             raise InputError(f"cannot load the model in {folder}: {one_line(problem)}") from problem
         try:
             self._vocabulary = Vocabulary.of(

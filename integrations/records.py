@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any, Literal, Self, TypeAlias
@@ -96,6 +97,8 @@ class Journal:
         """
         self.path = path
         self.done: list[Record] = []
+        if path.exists() and not path.is_file():
+            raise InputError(f"cannot write {path}: it is not a regular file")
         try:
             # Created where missing, never truncated: what is there may be a run to go on with.
             self._file: IO[bytes] = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
@@ -114,12 +117,17 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        # What could not be flushed was reported by `append`; closing would try it again.
+        with suppress(OSError):
+            self._file.close()
 
     def append(self, record: Record) -> None:
         """Add a record. Once this returns it outlives the process."""
-        self._file.write(record.line())
-        self._file.flush()
+        try:
+            self._file.write(record.line())
+            self._file.flush()
+        except OSError as problem:
+            raise InputError(f"cannot write {self.path}: {problem.strerror}") from None
 
     def _lock(self) -> None:
         if fcntl is not None:

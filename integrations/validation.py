@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 from sortition.integrations.errors import InputError
@@ -23,9 +25,9 @@ def validator(schema: Any) -> Check | None:
         InputError: the schema is not a JSON Schema.
     """
     try:
-        from jsonschema import SchemaError
+        from jsonschema import SchemaError, ValidationError
         from jsonschema.exceptions import best_match
-        from jsonschema.validators import Draft202012Validator, validator_for
+        from jsonschema.validators import Draft202012Validator, extend, validator_for
         from referencing.jsonschema import EMPTY_REGISTRY
     except ImportError:
         return None
@@ -36,8 +38,14 @@ def validator(schema: Any) -> Check | None:
     except SchemaError as problem:
         pointer = "/".join(["", *map(str, problem.absolute_path)])
         raise InputError(f"not a JSON Schema: at {pointer or 'the root'}: {problem.message}") from None
+
+    def multiple_of(_: Any, divisor: Any, value: Any, __: Any) -> Iterator[ValidationError]:
+        if not _is_multiple(value, divisor):
+            yield ValidationError(f"{value!r} is not a multiple of {divisor!r}")
+
+    judge = extend(kind, {"multipleOf": multiple_of})
     # A registry of our own: the library's default one would fetch what a `$ref` names.
-    checker = kind(schema, registry=EMPTY_REGISTRY, format_checker=kind.FORMAT_CHECKER)
+    checker = judge(schema, registry=EMPTY_REGISTRY, format_checker=kind.FORMAT_CHECKER)
 
     def check(value: Any) -> str | None:
         error = best_match(checker.iter_errors(value))
@@ -47,6 +55,16 @@ def validator(schema: Any) -> Check | None:
         return f"{place}: {error.message}"[:LONGEST_MESSAGE]
 
     return check
+
+
+def _is_multiple(value: Any, divisor: float) -> bool:
+    """Whether a number is a multiple, both taken as the decimals that they are written as.
+
+    The library divides floats, for which 17.79 is not a multiple of 0.01.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return True
+    return math.isfinite(value) and Fraction(repr(value)) % Fraction(repr(divisor)) == 0
 
 
 def parse_json(text: str) -> Any:

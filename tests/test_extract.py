@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,20 @@ def test_without_jsonschema_the_grammar_judges(monkeypatch: pytest.MonkeyPatch) 
     assert [record.status for record in echo(['{"n": 1}', '{"n": "1"}']).records] == ["ok", "invalid"]
     with pytest.raises(InputError, match="pip install jsonschema"):
         echo(["1"], constrained=False)
+
+
+@pytest.mark.parametrize("step", [0.01, 0.1, 1e-8])
+def test_decimals_are_multiples_as_they_are_written(step: float) -> None:
+    """Floats would say that 17.79 is not a multiple of 0.01."""
+    texts = ["17.79", "19.99", "0.3", "0.7", "4.35", "1.005"]
+    right = [str(value) for value in texts if Fraction(value) % Fraction(str(step)) == 0]
+    records = echo(texts, {"type": "number", "multipleOf": step}, constrained=False).records
+    assert [text for text, record in zip(texts, records, strict=True) if record.status == "ok"] == right
+
+
+def test_only_a_regular_file_is_written() -> None:
+    with pytest.raises(InputError, match="not a regular file"):
+        echo(["1"], True, output="/dev/null")
 
 
 def test_formats_are_checked() -> None:

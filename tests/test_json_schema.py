@@ -96,6 +96,13 @@ def test_known_keywords_bring_no_warning() -> None:
     assert json_schema({**schema, "$defs": {"a": True}, "type": "string", "format": "date"}).warnings == ()
 
 
+def test_long_strings_below_the_deepest_indentation() -> None:
+    schema: Any = {"type": "string", "maxLength": 300}
+    for _ in range(17):
+        schema = {"type": "array", "items": schema}
+    assert json_schema(schema).accepts("[" * 17 + '"a"' + "]" * 17)
+
+
 def test_indentation_stops_at_depth_16() -> None:
     grammar = json_schema(True)
     value: Any = 1
