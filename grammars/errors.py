@@ -59,4 +59,10 @@ class Unsatisfiable(GrammarError):
 
 
 class TooLarge(GrammarError):
-    """The automaton would exceed a budget of states, bytes or seconds."""
+    """The automaton would exceed a budget of states, bytes or work.
+
+    Attributes:
+        rules: the names of the grammar's rules, largest first, if they were what was too large.
+    """
+
+    rules: tuple[str, ...] = ()

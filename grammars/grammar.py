@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sortition.grammars.automaton import BYTES, Automaton
 from sortition.grammars.characters import ANY_CHARACTER, utf8
-from sortition.grammars.errors import Unsatisfiable, Unsupported
+from sortition.grammars.errors import TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import Expr, alternative, concat, rename_calls, star
 from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Walk
@@ -28,6 +28,7 @@ class Grammar:
         rules: the expressions of the rules that are called, by name.
         source: what the grammar was made from, shortened, for `repr`.
         warnings: what the user should know, such as unknown keywords that were ignored.
+        origins: where in a schema each rule comes from, a pointer and a keyword, for errors.
 
     """
 
@@ -35,6 +36,7 @@ class Grammar:
     rules: Mapping[str, Expr] = field(default_factory=dict)
     source: str = ""
     warnings: tuple[str, ...] = ()
+    origins: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Grammar({self.source})"
@@ -48,7 +50,13 @@ class Grammar:
             Unsupported: the text does not show where a nested part begins or ends.
             TooLarge: a budget was exceeded.
         """
-        return Machine.of(self.rules, self.root)
+        try:
+            return Machine.of(self.rules, self.root)
+        except TooLarge as error:
+            pointer, keyword = next(
+                (self.origins[rule] for rule in error.rules if rule in self.origins), (None, None)
+            )
+            raise TooLarge(error.reason, pointer=pointer, keyword=keyword, hint=error.hint) from None
 
     def compile(self, vocabulary: Vocabulary) -> Table:
         """The token table of this grammar for one vocabulary.
@@ -99,6 +107,7 @@ class Grammar:
             {**theirs, **self.rules},
             f"{self.source} {sign} {other.source}",
             self.warnings + other.warnings,
+            {**{names.get(name, name): origin for name, origin in other.origins.items()}, **self.origins},
         )
 
     def _automaton(self, sign: str) -> Automaton:

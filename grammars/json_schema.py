@@ -35,12 +35,11 @@ from sortition.grammars.json_strings import (
 from sortition.grammars.json_whitespace import ALL_DEPTHS, CACHED_POLICIES, INDENTS, Policy, Whitespace
 from sortition.grammars.machine import STATE_BUDGET
 from sortition.grammars.schema_assertions import opposite, terms
-from sortition.grammars.schema_document import Document, Schema
+from sortition.grammars.schema_document import Document
 from sortition.grammars.schema_facts import (
     Arrays,
     Containing,
     Facts,
-    Negation,
     Numbers,
     Objects,
     Strings,
@@ -50,6 +49,7 @@ from sortition.grammars.schema_facts import (
 )
 from sortition.grammars.schema_keys import classes, declared, terms_of
 from sortition.grammars.schema_logic import Logic
+from sortition.grammars.schema_origin import Kind, Origin
 
 RULE_BUDGET: Final = 30_000
 """Rules of one grammar; making that many takes about 1 s."""
@@ -78,7 +78,7 @@ Part: TypeAlias = "str | Numbers | Strings | Arrays | Objects"
 """What a rule accepts: one of the words null, true and false, or a set of values of one type."""
 Names: TypeAlias = tuple[str, ...]
 
-_KINDS: Final = {Numbers: "number", Strings: "string", Arrays: "array", Objects: "object"}
+_KINDS: Final[dict[type, Kind]] = {Numbers: "number", Strings: "string", Arrays: "array", Objects: "object"}
 _FREE: Final = {
     Numbers(): "any number",
     Strings(): "any string",
@@ -118,7 +118,13 @@ def json_schema(
         root, rules = lowering.lower(terms(document.root))
     except RecursionError:
         raise TooLarge("the schema nests too deep", pointer="") from None
-    return Grammar(concat(policy.around, root, policy.around), rules, _source(schema), document.warnings)
+    return Grammar(
+        concat(policy.around, root, policy.around),
+        rules,
+        _source(schema),
+        document.warnings,
+        {name: (origin.pointer, origin.keyword) for name, origin in lowering.origins.items()},
+    )
 
 
 def _contents(schema: Any) -> Any:
@@ -141,7 +147,7 @@ def _source(schema: Any) -> str:
 class _ObjectPlan:
     """An object rule before whitespace is known: keys and values by the names of their rules."""
 
-    pointer: str
+    origin: Origin
     members: list[tuple[str, Names, bool]]
     others: list[tuple[str, Names]]
     low: int
@@ -164,7 +170,7 @@ class _ObjectPlan:
 class _ArrayPlan:
     """An array rule before whitespace is known; an item is what is not counted and what is."""
 
-    pointer: str
+    origin: Origin
     first: list[tuple[Names, Names]]
     others: tuple[Names, Names]
     low: int
@@ -191,13 +197,14 @@ class _Lowering:
         self.policy = policy
         self.rules: dict[str, Expr] = {}
         self.plans: dict[str, _ObjectPlan | _ArrayPlan] = {}
+        self.origins: dict[str, Origin] = {}
         self._names: dict[Part, str] = {}
         self._values: dict[Terms, Names] = {}
         self._calls: dict[Names, Expr] = {}
         self._strings: dict[str, tuple[Terms, Callable[[bool], Spelling]]] = {}
         self._positions = 0
         self._other_keys: dict[frozenset[str], str] = {}
-        self._waiting: list[tuple[str, Arrays | Objects, str]] = []
+        self._waiting: list[tuple[str, Arrays | Objects, Origin]] = []
         self._is_free = False
 
     def lower(self, root: Terms) -> tuple[Expr, Mapping[str, Expr]]:
@@ -208,9 +215,9 @@ class _Lowering:
         """
         names = self.value(root)
         while self._waiting:
-            name, part, pointer = self._waiting.pop()
+            name, part, origin = self._waiting.pop()
             self.plans[name] = (
-                self._object(part, pointer) if isinstance(part, Objects) else self._array(part, pointer)
+                self._object(part, origin) if isinstance(part, Objects) else self._array(part, origin)
             )
         if not self.logic.possible(root):
             raise self._unsatisfiable(root)
@@ -253,15 +260,17 @@ class _Lowering:
     def _any_of(self, sets: tuple[Strings, ...], terms: Terms) -> str:
         """The name of one rule for many sets of strings."""
         if len(sets) > MANY:
-            raise TooLarge(
-                f"the choices leave more than {MANY} different sets of strings", pointer=_pointer(terms)
+            raise Origin.of(terms, "string").error(
+                TooLarge, f"the choices leave more than {MANY} different sets of strings"
             )
         for refusal in (refusal for strings in sets for refusal in strings.refused):
             raise refusal.error
         with _placed(terms):
             automaton = language_of_any(sets)
         self._count(len(automaton), terms)
-        name = self._fresh(f"string {_pointer(terms) or '/'}")
+        origin = Origin.of(terms, "string")
+        name = self._fresh(f"string {origin.pointer or '/'}")
+        self.origins[name] = origin
         self._string_rule(name, terms, partial(of_language, automaton, False))
         return name
 
@@ -279,16 +288,18 @@ class _Lowering:
             name = _FREE[part]
             self._is_free = True
         else:
-            name = self._fresh(f"{_KINDS[type(part)]} {_pointer(terms) or '/'}")
+            origin = Origin.of(terms, _KINDS[type(part)])
+            name = self._fresh(f"{_KINDS[type(part)]} {origin.pointer or '/'}")
+            self.origins[name] = origin
             if isinstance(part, Numbers):
-                with _placed(terms):
+                with _placed(terms, "number"):
                     self.rules[name] = number(part)
             elif isinstance(part, Strings):
                 with _placed(terms):
                     self._count(positions(part), terms)
                 self._string_rule(name, terms, partial(string, part))
             else:
-                self._waiting.append((name, part, _pointer(terms)))
+                self._waiting.append((name, part, origin))
                 self.rules[name] = NOTHING
         self._names[part] = name
         return name
@@ -297,11 +308,8 @@ class _Lowering:
         """Take note of how many places there are in a string."""
         self._positions += places
         if self._positions > STATE_BUDGET:
-            raise TooLarge(
-                f"the strings up to here have more than {STATE_BUDGET:,} places to tell apart",
-                pointer=_pointer(terms),
-                hint="lower maxLength",
-            )
+            reason = f"the strings up to here have more than {STATE_BUDGET:,} places to tell apart"
+            raise Origin.of(terms, "string").error(TooLarge, reason, "lower maxLength")
 
     def _string_rule(self, name: str, terms: Terms, spell: Callable[[bool], Spelling]) -> None:
         """Put off a rule for strings until it is known how all strings are to be spelled."""
@@ -313,7 +321,7 @@ class _Lowering:
             raise TooLarge(f"the schema needs more than {RULE_BUDGET:,} rules", pointer="")
         return name if name not in self.rules else f"{name} ({len(self.rules)})"
 
-    def _object(self, objects: Objects, pointer: str) -> _ObjectPlan:
+    def _object(self, objects: Objects, origin: Origin) -> _ObjectPlan:
         names = declared(objects)
         members = []
         for key in names:
@@ -322,22 +330,25 @@ class _Lowering:
                 value = ()
             if value or key in objects.required:
                 rule = f"key {json.dumps(key)}"
+                self.origins.setdefault(rule, origin)
                 self._string_rule(rule, (), partial(word, key))
                 members.append((rule, value, key in objects.required))
         others = []
         for keys, value_terms in classes(objects, frozenset(names)):
             value = self.value(value_terms)
             if value:
-                others.append((self._other_key(frozenset(names), keys, objects.names), value))
+                rule = self._other_key(frozenset(names), keys, objects.names)
+                self.origins.setdefault(rule, origin)
+                others.append((rule, value))
         # Keys that are not declared may repeat, and only one of them is sure to be a member more.
         if others and objects.low > len(objects.required) + 1:
             raise Unsupported(
                 "it cannot be enforced while keys that are not declared may repeat",
-                pointer=pointer,
+                pointer=origin.pointer,
                 keyword="minProperties",
                 hint="declare the keys and set additionalProperties to false",
             )
-        return _ObjectPlan(pointer, members, others, objects.low, objects.high)
+        return _ObjectPlan(origin, members, others, objects.low, objects.high)
 
     def _other_key(self, names: frozenset[str], keys: Automaton | None, name_terms: Terms) -> str:
         """The rule for keys that are not declared: those of an automaton, or all, under `propertyNames`."""
@@ -361,7 +372,7 @@ class _Lowering:
         self._string_rule(rule, name_terms, partial(of_language, keys, True))
         return rule
 
-    def _array(self, arrays: Arrays, pointer: str) -> _ArrayPlan:
+    def _array(self, arrays: Arrays, origin: Origin) -> _ArrayPlan:
         if len(arrays.contains) > 1:
             raise arrays.contains[1].schema.error(
                 Unsupported, "contains", "only one contains can be enforced for the same array"
@@ -373,7 +384,7 @@ class _Lowering:
         if arrays.unique and not at_most_one and (arrays.high is None or arrays.high > 1):
             raise arrays.unique[0].error
         wanted = (0, None) if contains is None else (contains.low, contains.high)
-        return _ArrayPlan(pointer, first, others, arrays.low, arrays.high, wanted)
+        return _ArrayPlan(origin, first, others, arrays.low, arrays.high, wanted)
 
     def _item(self, item: Terms, contains: Containing | None) -> tuple[Names, Names]:
         """The rules for an item that does not count for `contains`, and for one that does."""
@@ -426,13 +437,14 @@ class _Lowering:
             others_item = Item(self._call(plan.others[0]), self._call(plan.others[1]))
             return array_of(first, others_item, plan.low, plan.high, plan.wanted, whitespace)
         except TooLarge as error:
-            raise TooLarge(error.reason, pointer=plan.pointer) from None
+            raise plan.origin.error(TooLarge, error.reason, error.hint) from None
 
-    def _unsatisfiable(self, root: Terms) -> Unsatisfiable:
+    def _unsatisfiable(self, root: Terms) -> GrammarError:
         """The error for a root without values: it points to the innermost thing that nothing can fulfil."""
-        current, pointer, seen = root, "", {root}
+        current, seen, origin = root, {root}, Origin.of(root)
         while True:
-            pointer = _pointer(current) or pointer
+            here = Origin.of(current)
+            origin = here if here.keyword else origin
             needed = [
                 inner
                 for facts in self.logic.cases(current)
@@ -440,7 +452,7 @@ class _Lowering:
                 if inner not in seen and not self.logic.possible(inner)
             ]
             if not needed:
-                return Unsatisfiable("no value can be valid here", pointer=pointer)
+                return origin.error(Unsatisfiable, "no value can be valid here")
             current = needed[0]
             seen.add(current)
 
@@ -457,26 +469,17 @@ def _parts(facts: Facts) -> Iterator[Part]:
             yield part
 
 
-def _pointer(terms: Terms) -> str:
-    """Where the first schema among the terms stands."""
-    for term in terms:
-        schema = term.of if isinstance(term, Negation) else term
-        if isinstance(schema, Schema):
-            return schema.pointer
-    return ""
-
-
 @contextmanager
-def _placed(terms: Terms) -> Iterator[None]:
+def _placed(terms: Terms, kind: Kind = "string") -> Iterator[None]:
     """An error without a place is given that of the terms."""
     try:
         yield
     except GrammarError as error:
         if error.pointer is not None:
             raise
-        raise type(error)(
-            error.reason, pointer=_pointer(terms), keyword=error.keyword, hint=error.hint
-        ) from None
+        origin = Origin.of(terms, kind)
+        keyword = error.keyword or origin.keyword
+        raise type(error)(error.reason, pointer=origin.pointer, keyword=keyword, hint=error.hint) from None
 
 
 @lru_cache(maxsize=CACHED_POLICIES)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sortition.grammars.automaton import BYTES
-from sortition.grammars.errors import TooLarge, Unsatisfiable, Unsupported
+from sortition.grammars.errors import Unsatisfiable, Unsupported
 from sortition.grammars.expr import Expr
 from sortition.grammars.nfa import ROOT, WORK_BUDGET, Nfa
 from sortition.grammars.partition import UnitClasses, coarsest_partition, distinct_columns
@@ -134,13 +134,13 @@ class _Construction:
             number = self.state_number[nodes] = len(self.states)
             self.states.append(nodes)
             if number >= STATE_BUDGET:
-                raise TooLarge(f"the grammar needs more than {STATE_BUDGET:,} states")
+                raise self.nfa.too_large(f"the grammar needs more than {STATE_BUDGET:,} states")
         return number
 
     def _spend(self, work: int) -> None:
         self.work += work
         if self.work > WORK_BUDGET:
-            raise TooLarge("the grammar has too many ways to read one text at once")
+            raise self.nfa.too_large("the grammar has too many ways to read one text at once")
 
     def _explore(self, state: int) -> None:
         """Fill in the moves of one state, its call site and its ending."""
@@ -236,7 +236,7 @@ class _Construction:
         """Join equivalent states and call sites; states keep the order in which they were found."""
         states, sites, endings = len(self.states), len(self.sites), len(self.endings)
         if sites * endings > RETURN_BUDGET:
-            raise TooLarge(f"the grammar needs {endings:,} endings at {sites:,} call sites")
+            raise self.nfa.too_large(f"the grammar needs {endings:,} endings at {sites:,} call sites")
         move = np.full((states, self.classes.count), -1, dtype=np.int64)
         call = move.copy()
         for state, row in enumerate(self.rows):

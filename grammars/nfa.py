@@ -69,12 +69,14 @@ class Nfa:
         self.start: dict[str, int] = {}
         self._rules = {**rules, ROOT: root}
         self._called = [ROOT]
+        self._nodes_of: dict[str, int] = {}
         while self._called:
             rule = self._called.pop()
             if rule in self.start:
                 continue
             if rule not in self._rules:
                 raise Invalid(f"the rule {rule!r} is called but not defined")
+            self._rule = rule
             end = self._node()
             self.ends[end] = rule
             self.start[rule] = self._build(self._rules[rule], end)
@@ -100,8 +102,14 @@ class Nfa:
             known = self._closures[node] = frozenset(reached)
             self._closed += len(known)
             if self._closed > CLOSURE_BUDGET:
-                raise TooLarge("the grammar has too many parts that may all come next")
+                raise self.too_large("the grammar has too many parts that may all come next")
         return known
+
+    def too_large(self, reason: str) -> TooLarge:
+        """An error that names the rules with the most nodes first."""
+        error = TooLarge(reason)
+        error.rules = tuple(sorted(self._nodes_of, key=self._nodes_of.__getitem__, reverse=True))
+        return error
 
     def followers(
         self, nodes: Iterable[int], classes: UnitClasses
@@ -125,8 +133,9 @@ class Nfa:
 
     def _node(self) -> int:
         self._size += 1
+        self._nodes_of[self._rule] = self._nodes_of.get(self._rule, 0) + 1
         if self._size > NODE_BUDGET:
-            raise TooLarge(f"the grammar needs more than {NODE_BUDGET:,} automaton nodes")
+            raise self.too_large(f"the grammar needs more than {NODE_BUDGET:,} automaton nodes")
         return self._size - 1
 
     def _arc(self, ranges: Ranges, following: int) -> int:

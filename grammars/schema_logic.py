@@ -33,6 +33,7 @@ from sortition.grammars.schema_facts import (
     of_values,
 )
 from sortition.grammars.schema_keys import terms_of
+from sortition.grammars.schema_origin import CHOOSING, Origin
 from sortition.grammars.schema_overlap import Outline, outlines
 
 CASE_BUDGET: Final = 2_000
@@ -181,15 +182,15 @@ class Logic:
         waiting = [_Branch(ANYTHING, todo[::-1], [], set(), [])]
         while waiting:
             branch = waiting.pop()
-            looped = self._follow(branch)
+            looped = self._follow(branch, terms)
             loop = looped or loop
             if looped or not branch.facts:
                 continue
             if not branch.choices:
                 count += 1
                 if count > CASE_BUDGET:
-                    raise self._too_large(
-                        terms, f"the choices multiply out to more than {CASE_BUDGET:,} cases"
+                    raise Origin.of(terms).error(
+                        TooLarge, f"the choices multiply out to more than {CASE_BUDGET:,} cases"
                     )
                 yield branch.ordered()
                 continue
@@ -205,7 +206,7 @@ class Logic:
                 "the schema refers to itself with nothing in between",
             )
 
-    def _follow(self, branch: _Branch) -> Schema | None:
+    def _follow(self, branch: _Branch, terms: Terms) -> Schema | None:
         """Take in all terms of a branch up to its next choice; a schema that needs itself is returned.
 
         A value that fulfils a schema does so for a reason that does not go round in a circle, so a branch
@@ -230,7 +231,9 @@ class Logic:
             # What is taken in is compared with all that was taken in before.
             self._work += 1 + len(branch.seen) // 16
             if self._work > WORK_BUDGET:
-                raise self._too_large((term,), "multiplying out the choices of the schema takes too long")
+                raise Origin.of((term, *terms)).error(
+                    TooLarge, "multiplying out the choices of the schema takes too long"
+                )
             expansion = self._expand(term)
             branch.facts = branch.facts & expansion.facts
             if not branch.facts:
@@ -244,13 +247,6 @@ class Logic:
                 (choice, trail, place + inner) for choice, inner in expansion.choices
             ]
         return None
-
-    def _too_large(self, terms: Terms, reason: str) -> TooLarge:
-        for term in terms:
-            schema = term.of if isinstance(term, Negation) else term
-            if isinstance(schema, Schema):
-                return TooLarge(reason, pointer=schema.pointer, keyword=_a_choice(schema))
-        return TooLarge(reason, pointer="")
 
     def _expand(self, term: Term) -> Expansion:
         if isinstance(term, Facts):
@@ -456,8 +452,7 @@ def _constant(schema: Schema, value: object) -> Schema:
 
 def _a_choice(schema: Schema) -> str | None:
     """A keyword of the schema that makes a choice, for errors."""
-    choosing = ("$ref", "anyOf", "oneOf", "allOf", "not", "if", "enum", "dependentSchemas", "dependencies")
-    return next((keyword for keyword in choosing if keyword in schema.keywords), None)
+    return next((keyword for keyword in CHOOSING if keyword in schema.keywords), None)
 
 
 def _exists(exists: Callable[[_Set], bool], members: _Set) -> bool:

@@ -297,7 +297,8 @@ def judge(line: str) -> tuple[str, list[Any]]:
         grammar = json_schema(record["schema"])
         grammar.machine  # noqa: B018
     except GrammarError as error:
-        return type(error).__name__, [error] if isinstance(error, Invalid) else []
+        named = error.pointer is not None and error.keyword is not None
+        return type(error).__name__, [error] if isinstance(error, Invalid) or not named else []
     wrong = []
     for test in record["tests"]:
         for text in spellings(test["data"]):

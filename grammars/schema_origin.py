@@ -1,0 +1,52 @@
+"""Where in a schema a rule comes from, for errors that are found long after the schema was read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from sortition.grammars.errors import GrammarError
+from sortition.grammars.schema_document import Schema
+from sortition.grammars.schema_facts import Negation, Terms
+
+Kind: TypeAlias = Literal["number", "string", "array", "object"]
+
+CHOOSING: Final = (
+    *("$ref", "anyOf", "oneOf", "allOf", "not", "if", "enum"),
+    *("dependentSchemas", "dependencies"),
+)
+"""Keywords that make a choice between schemas."""
+
+COSTLY: Final[dict[Kind, tuple[str, ...]]] = {
+    "number": ("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum"),
+    "string": ("pattern", "maxLength", "minLength", "format", "enum", "const"),
+    "array": ("maxItems", "minItems", "prefixItems", "contains", "items"),
+    "object": ("properties", "patternProperties", "minProperties", "maxProperties", "required"),
+}
+"""Keywords that make a rule large, the likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A pointer into the schema, and the keyword there that is most to blame, if any."""
+
+    pointer: str
+    keyword: str | None
+
+    @staticmethod
+    def of(terms: Terms, kind: Kind | None = None) -> Origin:
+        """The origin of terms: where the first schema stands that has a costly keyword of the kind."""
+        found = [term.of if isinstance(term, Negation) else term for term in terms]
+        schemas = [schema for schema in found if isinstance(schema, Schema)]
+        costly = COSTLY[kind] if kind else ()
+        for keyword in (*costly, *CHOOSING, "type"):
+            for schema in schemas:
+                if keyword in schema.keywords:
+                    return Origin(schema.pointer, keyword)
+        if not schemas:
+            return Origin("", None)
+        return Origin(schemas[0].pointer, next(iter(schemas[0].keywords), None))
+
+    def error(self, kind: type[GrammarError], reason: str, hint: str | None = None) -> GrammarError:
+        """An error there."""
+        return kind(reason, pointer=self.pointer, keyword=self.keyword, hint=hint)
