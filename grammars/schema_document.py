@@ -50,6 +50,10 @@ _SPECIFICATIONS: Final = {
 }
 
 
+NO_VALUES: Final[list[Any]] = []
+"""The `enum` that stands for the schema false, told by identity from one that was written."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scope:
     """What the keywords of a schema resource mean: its draft, and where its references lead.
@@ -194,7 +198,7 @@ class Document:
 
     def _of(self, raw: Any, pointer: str, scope: Scope) -> Schema:
         if isinstance(raw, bool):
-            keywords: dict[str, Any] = {} if raw else {"enum": []}
+            keywords: dict[str, Any] = {} if raw else {"enum": NO_VALUES}
             return self._by_content.setdefault((raw, id(scope)), Schema(keywords, pointer, scope, {}))
         return self._schemas[id(raw)]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from sortition.grammars.errors import GrammarError
-from sortition.grammars.schema_document import Schema
+from sortition.grammars.schema_document import NO_VALUES, Schema
 from sortition.grammars.schema_facts import Negation, Terms
 
 Kind: TypeAlias = Literal["number", "string", "array", "object"]
@@ -42,7 +42,8 @@ class Origin:
         for keyword in (*costly, *CHOOSING, "type"):
             for schema in schemas:
                 if keyword in schema.keywords:
-                    return Origin(schema.pointer, keyword)
+                    is_false = schema.keywords[keyword] is NO_VALUES
+                    return Origin(schema.pointer, "false" if is_false else keyword)
         if not schemas:
             return Origin("", None)
         return Origin(schemas[0].pointer, next(iter(schemas[0].keywords), None))
