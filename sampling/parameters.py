@@ -1,4 +1,4 @@
-"""What a request asks of its draws: parameters and their bounds, and the orders that engines apply them in."""
+"""What a request asks of its draws: parameters, their bounds, and the orders that engines apply them in."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ class Sampler:
         state = sampler.advance(state, draw.tokens)
 
     A row whose logits are all -inf, or hold NaN or +inf among the tokens that it may draw, is flagged. What
-    it draws is up to the policy for that flag: with "flag" the token is -1; with "raise" the call fails; with a
-    number it is that token; with "mend" the row is drawn again, NaN taken for -inf, +inf for the only
+    it draws is up to the policy for that flag: with "flag" the token is -1; with "raise" the call fails; with
+    a number it is that token; with "mend" the row is drawn again, NaN taken for -inf, +inf for the only
     candidates, and where nothing is left, whatever the row's grammar allows, each as likely as the other.
 
     Args:
