@@ -1,4 +1,4 @@
-"""The command line: extract, compile, show.
+"""The command line: extract, compile, show, bench.
 
 Exit codes: 0 all is well, 1 the work is done but some of it did not succeed, 2 something that was given
 cannot be used, 3 a fault of the program.
@@ -40,6 +40,8 @@ SHOWN_RECORDS: Final = 5
 """Records that did not succeed and are named in the summary; all of them are in the output."""
 SHOWN_BEFORE: Final = 30
 """Bytes of a refused text that are shown before the refused one."""
+SHOWN_REASON: Final = 300
+"""Characters of what a library says about its own failure."""
 SHOWN_EDGES: Final = 60
 """Lines of an automaton that `show` prints: about a screen."""
 
@@ -49,6 +51,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Decide which token a language model emits next.",
 )
+bench = typer.Typer(no_args_is_help=True, help="Side by side with the peers that are installed.")
+app.add_typer(bench, name="bench")
 out = Console()
 err = Console(stderr=True)
 
@@ -252,6 +256,34 @@ def _show(
             typer.echo(f"  and {len(tokens) - limit:,} more")
 
 
+@bench.command("samplers")
+def _bench_samplers(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the figures.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each point.")] = 5,
+) -> None:
+    """What a draw costs: ours, torch's sort, transformers' warpers, vLLM's CPU sampler."""
+    from sortition.benchmarks import samplers
+
+    samplers.main(output=output, rounds=rounds)
+
+
+@bench.command("masks")
+def _bench_masks(
+    cases: Annotated[Path, typer.Option(help="Schemas with instances: gzipped JSON lines.")],
+    tokenizer: Annotated[Path, typer.Option(help="Vocabulary in tiktoken's format.")],
+    sample: Annotated[int, typer.Option(min=1, help="Schemas that are drawn.")] = 200,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the figures.")] = None,
+) -> None:
+    """What schemas cost and whether verdicts are right: ours, llguidance, xgrammar."""
+    with _errors_in_one_line():
+        for path in (cases, tokenizer):
+            if not path.is_file():
+                _refuse(f"there is no file {path}")
+        from sortition.benchmarks import masks
+
+        masks.main(cases, tokenizer, sample=sample, output=output)
+
+
 def _print_summary(extraction: Extraction, output: Path) -> None:
     counts = extraction.counts
     fresh = extraction.records[extraction.resumed :]
@@ -329,6 +361,8 @@ def _spelled(text: bytes) -> str:
 def _vocabulary(folder: Path | None) -> Vocabulary:
     """The vocabulary of a tokenizer folder, with the end tokens of the generation config beside it."""
     _quiet_transformers()
+    if folder is not None and not folder.is_dir():
+        _refuse(f"there is no folder {folder}")
     try:
         from transformers import AutoTokenizer, GenerationConfig
 
@@ -343,7 +377,9 @@ def _vocabulary(folder: Path | None) -> Vocabulary:
     except FileNotFoundError as missing:
         _refuse(f"{missing}; or name a folder with --tokenizer")
     except (OSError, ValueError) as problem:
-        _refuse(f"cannot load the tokenizer in {folder}: {(str(problem).splitlines() or [''])[0]}")
+        # Libraries spread the reason over lines and links.
+        reason = " ".join(str(problem).split())[:SHOWN_REASON]
+        _refuse(f"cannot load a tokenizer from {folder}: {reason}")
     try:
         return sortition.Vocabulary.of(tokenizer, generation_config=generation)
     except (TypeError, ValueError) as problem:
