@@ -115,6 +115,7 @@ class VLLM:
         self.name = f"vllm {_vllm_version()}"
 
     def prepare(self, setting: Setting, rows: int) -> Call | None:
+        from vllm import _custom_ops as _kernels  # noqa: F401
         from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
         sampler = TopKTopPSampler()
