@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from sortition.grammars.automaton import BYTES, Automaton
 from sortition.grammars.characters import ANY_CHARACTER, utf8
@@ -14,9 +13,7 @@ from sortition.grammars.expr import Expr, alternative, concat, rename_calls, sta
 from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Walk
 from sortition.grammars.table import Table, build_table
-
-if TYPE_CHECKING:
-    from sortition.grammars.vocabulary import Vocabulary
+from sortition.grammars.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +60,18 @@ class Grammar:
 
         Raises:
             GrammarError: as `machine`, and Unsatisfiable where the vocabulary cannot spell the language.
+            TypeError: something else than a vocabulary.
         """
+        if not isinstance(vocabulary, Vocabulary):
+            kind = type(vocabulary).__name__
+            raise TypeError(f"a grammar is compiled for a Vocabulary, not for a {kind}; see Vocabulary.of")
         return build_table(self.machine, vocabulary)
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether this whole text is in the language, decided byte by byte."""
         walk = Walk(self.machine)
-        data = text.encode() if isinstance(text, str) else text
+        # Lone surrogates become bytes that are not UTF-8.
+        data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
         return all(walk.advance(byte) for byte in data) and walk.can_end
 
     def __or__(self, other: Grammar) -> Grammar:

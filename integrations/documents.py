@@ -56,6 +56,8 @@ def read_documents(
         if not named:
             raise InputError(f"{path} holds no document")
     else:
+        if not isinstance(source, Iterable):
+            raise InputError(f"documents are a path, or texts or mappings, not {type(source).__name__}")
         named = _from_values(source, text_field, id_field)
         if not named:
             raise InputError("there is no document to read")

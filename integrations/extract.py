@@ -128,8 +128,8 @@ def extract(
     begun = perf_counter()
     check_engine(engine)
     for name, value in (("max_tokens", max_tokens), ("batch_size", batch_size)):
-        if value < 1:
-            raise InputError(f"{name} has to be at least 1, not {value}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is a whole number of at least 1, not {value!r}")
     given, schema = schema, read_schema(schema)
     template = Template(read_text(prompt) if isinstance(prompt, Path) else prompt or DEFAULT_TEMPLATE)
     work = read_documents(documents, text_field=text_field, id_field=id_field)

@@ -219,8 +219,10 @@ def test_formats_are_checked() -> None:
         ({"schema": {1, 2}}, InputError, "the schema is not JSON"),
         ({"schema": {"$ref": "https://example.org/x.json"}}, GrammarError, "ref"),
         ({"model": "no/such/folder"}, InputError, "there is no model folder no/such/folder"),
-        ({"max_tokens": 0}, InputError, "max_tokens has to be at least 1, not 0"),
-        ({"batch_size": -1}, InputError, "batch_size has to be at least 1, not -1"),
+        ({"max_tokens": 0}, InputError, "max_tokens is a whole number of at least 1, not 0"),
+        ({"batch_size": -1}, InputError, "batch_size is a whole number of at least 1, not -1"),
+        ({"max_tokens": "many"}, InputError, "max_tokens is a whole number of at least 1, not 'many'"),
+        ({"documents": None}, InputError, "documents are a path, or texts or mappings, not NoneType"),
         ({"output": "no/such/folder/out.jsonl"}, InputError, "cannot write .*No such file"),
     ],
 )
@@ -229,7 +231,7 @@ def test_options_that_cannot_be_used_are_refused(
 ) -> None:
     monkeypatch.setattr(extract_module, "load_engine", lambda *_: pytest.fail("a model was loaded"))
     with pytest.raises(error, match=message):
-        echo(["1"], **options)
+        echo(**{"documents": ["1"], **options})
 
 
 def test_an_unknown_engine_is_refused() -> None:

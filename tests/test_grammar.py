@@ -85,3 +85,13 @@ def test_plain_text_inside_a_nested_part() -> None:
 def _set(matcher: Matcher) -> list[int]:
     words = matcher.allowed()
     return [token for token in range(len(VOCABULARY)) if words[token >> 5] >> (token & 31) & 1]
+
+
+def test_what_is_not_a_vocabulary_is_refused() -> None:
+    with pytest.raises(TypeError, match="a grammar is compiled for a Vocabulary, not for a list"):
+        regex("a").compile([b"a"])  # type: ignore[arg-type]
+
+
+def test_lone_surrogates_are_not_text() -> None:
+    assert not regex("(?s).*").accepts("\ud800")
+    assert regex("(?s).*").accepts("\U0001f600")
