@@ -63,8 +63,7 @@ class Grammar:
             TypeError: something else than a vocabulary.
         """
         if not isinstance(vocabulary, Vocabulary):
-            kind = type(vocabulary).__name__
-            raise TypeError(f"a grammar is compiled for a Vocabulary, not for a {kind}; see Vocabulary.of")
+            raise TypeError(f"a grammar is compiled for a Vocabulary, not for a {type(vocabulary).__name__}")
         return build_table(self.machine, vocabulary)
 
     def accepts(self, text: str | bytes) -> bool:

@@ -231,17 +231,44 @@ def test_official_suite(draft: str) -> None:
             if "content" in group["file"] or case["description"] in LEFT_OUT or "leap second" in str(case):
                 continue
             verdicts = {accepts(grammar, text) for text in spellings(case["data"])}
-            if verdicts != {case["valid"]} and not (case["valid"] and in_some_order(grammar, case["data"])):
+            if verdicts != {case["valid"]} and not (
+                case["valid"] and in_some_order(grammar, case["data"], group["schema"])
+            ):
                 wrong.append((group["file"], group["description"], case))
     assert wrong == []
     assert compiled > 150
 
 
-def in_some_order(grammar: Grammar, value: Any) -> bool:
+def in_some_order(grammar: Grammar, value: Any, schema: Any) -> bool:
     """Whether the value is accepted with its keys in some order: tried key by key, what fits first."""
-    steps = itertools.count()
-    start = Walk(grammar.machine)
-    return any(walk.can_end for walk in written(start, value, steps))
+    orders = list(all_properties(schema))
+    # Where schemas describe one object together, their properties follow each other.
+    together = [list(dict.fromkeys(itertools.chain(*orders)))]
+    return any(
+        walk.can_end
+        for likely in (ranked(value, orders), ranked(value, together))
+        for walk in written(Walk(grammar.machine), likely, itertools.count())
+    )
+
+
+def all_properties(schema: Any) -> Iterator[list[str]]:
+    """The names of the properties of every object that a schema describes, in their order."""
+    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
+        yield list(schema["properties"])
+    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    for value in inner:
+        yield from all_properties(value)
+
+
+def ranked(value: Any, orders: list[list[str]]) -> Any:
+    """The value with the keys of each object in the order that knows most of them, to be tried first."""
+    if isinstance(value, list):
+        return [ranked(item, orders) for item in value]
+    if isinstance(value, dict):
+        order = max(orders, key=lambda names: len(value.keys() & set(names)), default=[])
+        keys = sorted(value, key=lambda key: order.index(key) if key in order else len(order))
+        return {key: ranked(value[key], orders) for key in keys}
+    return value
 
 
 def written(walk: Walk, value: Any, steps: Iterator[int]) -> Iterator[Walk]:
@@ -303,7 +330,7 @@ def judge(line: str) -> tuple[str, list[Any]]:
     for test in record["tests"]:
         for text in spellings(test["data"]):
             if accepts(grammar, text) != test["valid"] and not (
-                test["valid"] and in_some_order(grammar, test["data"])
+                test["valid"] and in_some_order(grammar, test["data"], record["schema"])
             ):
                 wrong.append((record["name"], test["valid"], text[:500]))
                 break
