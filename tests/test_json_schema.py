@@ -241,23 +241,37 @@ def test_official_suite(draft: str) -> None:
 
 def in_some_order(grammar: Grammar, value: Any, schema: Any) -> bool:
     """Whether the value is accepted with its keys in some order: tried key by key, what fits first."""
-    orders = list(all_properties(schema))
-    # Where schemas describe one object together, their properties follow each other.
-    together = [list(dict.fromkeys(itertools.chain(*orders)))]
+    orders = list(all_properties(schema, schema))
+    # Of orders that know as many of an object's keys, the first is tried, and then the last.
     return any(
         walk.can_end
-        for likely in (ranked(value, orders), ranked(value, together))
+        for likely in (ranked(value, orders), ranked(value, orders[::-1]))
         for walk in written(Walk(grammar.machine), likely, itertools.count())
     )
 
 
-def all_properties(schema: Any) -> Iterator[list[str]]:
+def all_properties(schema: Any, root: Any) -> Iterator[list[str]]:
     """The names of the properties of every object that a schema describes, in their order."""
-    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
-        yield list(schema["properties"])
+    yield own_properties(schema, root)
     inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
     for value in inner:
-        yield from all_properties(value)
+        yield from all_properties(value, root)
+
+
+def own_properties(schema: Any, root: Any, depth: int = 0) -> list[str]:
+    """The names that one schema mentions, in `allOf` and behind a reference inside the document, too."""
+    if not isinstance(schema, dict) or depth > 20:
+        return []
+    parts = [each for each in schema.get("allOf", ()) if isinstance(schema["allOf"], list)]
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        target: Any = root
+        for key in reference[2:].split("/"):
+            target = target.get(key) if isinstance(target, dict) else None
+        parts.append(target)
+    names = [name for part in parts for name in own_properties(part, root, depth + 1)]
+    own = schema.get("properties")
+    return list(dict.fromkeys([*names, *(own if isinstance(own, dict) else ())]))
 
 
 def ranked(value: Any, orders: list[list[str]]) -> Any:
