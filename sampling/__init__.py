@@ -3,9 +3,6 @@
     Table       ->  Arena       (arena.py: the tables of all grammars, end to end, as tensors)
     Arena       ->  Constraint  (constraint.py: where every row stands, what it may emit, and what it becomes)
 
-This floor needs torch and knows no engine. Nothing in it waits for the device.
+This floor needs torch and knows no engine. Nothing in it waits for the device. This file imports none of it,
+so that `parameters.py` can be read where torch is not.
 """
-
-from sortition.sampling.constraint import Constraint, Position
-
-__all__ = ["Constraint", "Position"]

@@ -52,6 +52,13 @@ So the mass of up to `WIDEST` tokens stays below 2^53: it is exact as a float64,
 terms. Less than one part in 2^35 counts as nothing.
 """
 
+SHARE_SLACK: Final = 2.0**-19
+"""How far from a share s a cut by mass counts as being at it, in units of s (1 - s).
+
+Logits that are float32 logarithms know probabilities to 5 parts in 10^7, and so do sums of them; without
+slack, 0.5 + 0.3 of a law that was written as probabilities would reach 0.8 or not by chance.
+"""
+
 WIDEST: Final = 1 << 19
 """Tokens of a row, at most; the largest vocabularies in use have 262,144."""
 
@@ -109,6 +116,12 @@ def mass_times(d: Float32) -> Float64:
     """Each mass times its d: integers, as float64; their sum over the sum of masses is the mean of d."""
     d = np.maximum(d, LOWEST)
     return np.rint((exp(d) * d).astype(np.float64) * 2.0**MASS_BITS)
+
+
+def aimed(share: float, more: bool) -> float:
+    """The share of the mass at which the given one counts as reached, or as exceeded."""
+    slack = SHARE_SLACK * share * (1.0 - share)
+    return share + slack if more else share - slack
 
 
 def log_of(x: float) -> float:

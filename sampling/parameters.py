@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeAlias
 
@@ -35,8 +35,9 @@ class Order:
     Attributes:
         name: of the engine.
         stages: a permutation of `STAGES`; temperature may stand among the edits or among the filters.
-        counts_prompt: whether presence and frequency penalties count the prompt, too.
-        phrases_see_prompt: whether a bad word may begin in the prompt.
+        see_prompt: the stages that look at the prompt as at what has been generated: penalties count its
+            tokens, and bad words may begin in it.
+        spares_end_tokens: whether a bad word that is an end token and nothing else is ignored.
         penalty_window: how many of the last tokens penalties see, None for all.
         joint: whether top-p takes its share of the mass before the filters, not of what they have left.
         more_than: filters by mass that keep tokens until they have more than the given share, not as much.
@@ -44,8 +45,8 @@ class Order:
 
     name: str
     stages: tuple[str, ...]
-    counts_prompt: bool = True
-    phrases_see_prompt: bool = True
+    see_prompt: frozenset[str] = frozenset()
+    spares_end_tokens: bool = False
     penalty_window: int | None = None
     joint: bool = False
     more_than: frozenset[str] = frozenset()
@@ -63,8 +64,7 @@ ORDERS: Final[dict[str, Order]] = {
                 *("grammar", "allowed_tokens", "bad_words", "min_tokens", "logit_bias", *_PENALTIES),
                 *("temperature", "top_n_sigma", "min_p", "top_k", "top_p", "typical", "epsilon", "eta"),
             ),
-            counts_prompt=False,
-            phrases_see_prompt=False,
+            see_prompt=frozenset({"repetition_penalty"}),
         ),
         # generation/utils.py of 5.19, `_get_logits_processor`.
         Order(
@@ -73,6 +73,8 @@ ORDERS: Final[dict[str, Order]] = {
                 *("logit_bias", *_PENALTIES, "bad_words", "min_tokens", "allowed_tokens", "grammar"),
                 *("temperature", "top_n_sigma", "top_k", "top_p", "min_p", "typical", "epsilon", "eta"),
             ),
+            see_prompt=frozenset({*_PENALTIES, "bad_words"}),
+            spares_end_tokens=True,
         ),
         # common/sampling.cpp: temperature comes last, and penalties see the last 64 tokens.
         Order(
@@ -81,18 +83,19 @@ ORDERS: Final[dict[str, Order]] = {
                 *("grammar", "allowed_tokens", "bad_words", "min_tokens", "logit_bias", *_PENALTIES),
                 *("top_n_sigma", "top_k", "typical", "top_p", "min_p", "epsilon", "eta", "temperature"),
             ),
+            see_prompt=frozenset({*_PENALTIES, "bad_words"}),
             penalty_window=64,
             more_than=frozenset({"typical"}),
         ),
-        # srt/layers/sampler.py, the torch backend: filters look at the law that none of them has cut.
+        # `apply_logits_bias` of srt/sampling/sampling_batch_info.py, and the torch backend of
+        # srt/layers/sampler.py: no penalty sees the prompt, and filters look at the law that none has cut.
         Order(
             "sglang",
             (
-                *("temperature", "logit_bias", "grammar", "allowed_tokens", "bad_words", "min_tokens"),
-                *(*_PENALTIES, "top_n_sigma", "top_k", "top_p", "min_p", "typical", "epsilon", "eta"),
+                *("frequency_penalty", "presence_penalty", "min_tokens", "repetition_penalty"),
+                *("grammar", "allowed_tokens", "bad_words", "logit_bias", "temperature"),
+                *("top_n_sigma", "top_k", "top_p", "min_p", "typical", "epsilon", "eta"),
             ),
-            counts_prompt=False,
-            phrases_see_prompt=False,
             joint=True,
             more_than=frozenset({"top_p"}),
         ),
@@ -102,7 +105,10 @@ ORDERS: Final[dict[str, Order]] = {
 
 
 def order_of(stages: tuple[str, ...]) -> Order:
-    """A user's own order: stages that are not named come after those that are, as in vLLM's.
+    """A user's own order; in all else it is as vLLM's.
+
+    Edits and filters that are not named come after those that are. Temperature is between the two, unless it
+    is named among the edits, with one after it, or among the filters.
 
     Raises:
         ValueError: an unknown stage, one named twice, or an edit after a filter.
@@ -118,11 +124,15 @@ def order_of(stages: tuple[str, ...]) -> Order:
         raise ValueError(
             f"{late[0]} changes logits, so it comes before the filters, not after {stages[first]}"
         )
-    rest = [stage for stage in ORDERS["vllm"].stages if stage not in stages]
-    edits = [*stages[:first], *(stage for stage in rest if stage in EDITS)]
-    if "temperature" in stages:
-        return Order("own", (*edits, *stages[first:], *(stage for stage in rest if stage in FILTERS)))
-    return Order("own", (*edits, "temperature", *stages[first:], *(s for s in rest if s in FILTERS)))
+    vllm = ORDERS["vllm"]
+    rest = [stage for stage in vllm.stages if stage not in stages]
+    edits = list(stages[:first])
+    if edits[-1:] == ["temperature"]:
+        edits.pop()
+    edits += [stage for stage in rest if stage in EDITS]
+    filters = [*stages[first:], *(stage for stage in rest if stage in FILTERS)]
+    temperature = [] if "temperature" in (*edits, *filters) else ["temperature"]
+    return replace(vllm, name="own", stages=(*edits, *temperature, *filters))
 
 
 @dataclass(frozen=True)
@@ -178,27 +188,31 @@ class Parameters:
     min_keep: int = 1
 
     def __post_init__(self) -> None:
-        for name, (least, greatest, text) in BOUNDS.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-                raise ValueError(f"{name} is a number, not {value!r}")
-            if not least <= value <= greatest or (name in _POSITIVE and value <= 0) or math.isinf(value):
-                raise ValueError(f"{name} is {text}, not {value!r}")
-        for name in ("top_k", "min_tokens", "min_keep", "penalty_window"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise ValueError(f"{name} is a whole number, not {value!r}")
-        if self.penalty_window is not None and self.penalty_window < 0:
-            raise ValueError(f"penalty_window is 0 or more, not {self.penalty_window!r}")
+        for name, bound in BOUNDS.items():
+            _check_number(name, getattr(self, name), *bound)
+        for name in ("top_k", "min_tokens", "min_keep"):
+            _check_whole(name, getattr(self, name))
+        if self.penalty_window is not None:
+            _check_whole("penalty_window", self.penalty_window)
+            _check_number("penalty_window", self.penalty_window, 0, WHOLE, "0 or more")
         if self.ties not in ("exact", "keep"):
             raise ValueError(f"ties is 'exact' or 'keep', not {self.ties!r}")
+        if not isinstance(self.logit_bias, Mapping):
+            raise ValueError(f"logit_bias maps tokens to numbers, and {self.logit_bias!r} does not")
+        _check_tokens("logit_bias", self.logit_bias)
         for token, bias in self.logit_bias.items():
-            if not isinstance(bias, int | float) or math.isnan(bias) or bias == math.inf:
-                raise ValueError(f"logit_bias of token {token} is a number below infinity, not {bias!r}")
-        if self.allowed_tokens is not None and not self.allowed_tokens:
-            raise ValueError("allowed_tokens is empty, so nothing could be drawn")
-        if not all(self.bad_words):
-            raise ValueError("a phrase of bad_words is empty, which would rule out everything")
+            if bias != -math.inf:
+                _check_number(
+                    f"logit_bias of token {token}", bias, -FLOAT32, FLOAT32, "-inf or within float32"
+                )
+        if self.allowed_tokens is not None:
+            _check_tokens("allowed_tokens", self.allowed_tokens)
+            if not self.allowed_tokens:
+                raise ValueError("allowed_tokens is empty, so nothing could be drawn")
+        for phrase in self.bad_words:
+            _check_tokens("a phrase of bad_words", phrase)
+            if not phrase:
+                raise ValueError("a phrase of bad_words is empty, which would rule out everything")
         order = self.resolved_order
         if self.min_p > 1 and order.name != "llama.cpp":
             raise ValueError(f"min_p is from 0 to 1, not {self.min_p!r}")
@@ -210,9 +224,9 @@ class Parameters:
         Raises:
             ValueError: there is no such preset, or stages cannot come in this order.
         """
-        if not isinstance(self.order, str):
+        if isinstance(self.order, Sequence) and not isinstance(self.order, str):
             return order_of(tuple(self.order))
-        if self.order not in ORDERS:
+        if not isinstance(self.order, str) or self.order not in ORDERS:
             raise ValueError(f"unknown order {self.order!r}{_nearest(self.order, ORDERS)}")
         return ORDERS[self.order]
 
@@ -235,28 +249,54 @@ class Parameters:
 GREEDY_BELOW: Final = 1e-5
 """Temperatures below are 0, as in vLLM: divided by less, logits that differ in the last bit are far apart."""
 
+FLOAT32: Final = 3.4028234663852886e38
+"""The greatest float32: draws are made of these."""
+
+WHOLE: Final = 2**63 - 1
+"""The greatest integer of 64 bits."""
+
 BOUNDS: Final[dict[str, tuple[float, float, str]]] = {
-    "temperature": (0.0, math.inf, "0 or more"),
-    "top_k": (-1, math.inf, "a whole number, 0 or -1 for all tokens"),
+    "temperature": (0.0, FLOAT32, "0 or more, within float32"),
+    "top_k": (-1, WHOLE, "a whole number, 0 or -1 for all tokens"),
     "top_p": (0.0, 1.0, "from 0 to 1"),
-    "min_p": (0.0, math.inf, "from 0 to 1"),
-    "typical": (0.0, 1.0, "above 0, up to 1"),
-    "epsilon": (0.0, 1.0, "from 0 to below 1"),
-    "eta": (0.0, 1.0, "from 0 to below 1"),
-    "top_n_sigma": (-math.inf, math.inf, "a number, 0 or less for all tokens"),
-    "repetition_penalty": (0.0, math.inf, "above 0"),
-    "presence_penalty": (-math.inf, math.inf, "a finite number"),
-    "frequency_penalty": (-math.inf, math.inf, "a finite number"),
-    "min_tokens": (0, math.inf, "0 or more"),
-    "min_keep": (1, math.inf, "1 or more"),
+    "min_p": (0.0, FLOAT32, "from 0 to 1"),
+    "typical": (math.ulp(0.0), 1.0, "above 0, up to 1"),
+    "epsilon": (0.0, math.nextafter(1.0, 0.0), "from 0 to below 1"),
+    "eta": (0.0, math.nextafter(1.0, 0.0), "from 0 to below 1"),
+    "top_n_sigma": (-FLOAT32, FLOAT32, "a number within float32, 0 or less for all tokens"),
+    # A smaller one would be 0 or denormal in float32, and 0 times -inf is nothing.
+    "repetition_penalty": (1.1754943508222875e-38, FLOAT32, "above 0, within float32"),
+    "presence_penalty": (-FLOAT32, FLOAT32, "a number within float32"),
+    "frequency_penalty": (-FLOAT32, FLOAT32, "a number within float32"),
+    "min_tokens": (0, WHOLE, "0 or more"),
+    "min_keep": (1, WHOLE, "1 or more"),
 }
 """Least, greatest and how to say so: what some engine accepts and that means something.
 
 top_p = 0 keeps the likeliest in transformers and llama.cpp, and vLLM refuses it; top_k = 0 and -1 are off in
-vLLM and llama.cpp, and transformers refuses them; min_p above 1 means 1 in llama.cpp, and nothing elsewhere.
+vLLM and llama.cpp, and transformers refuses them; min_p above 1 means 1 in llama.cpp, and nothing elsewhere;
+penalties beyond 2 are refused by vLLM, and by nobody else.
 """
 
-_POSITIVE: Final = ("typical", "repetition_penalty")
+
+def _check_number(name: str, value: Any, least: float, greatest: float, text: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ValueError(f"{name} is a number, not {value!r}")
+    if not least <= value <= greatest:
+        raise ValueError(f"{name} is {text}, not {value!r}")
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if not isinstance(value, int):
+        raise ValueError(f"{name} is a whole number, not {value!r}")
+
+
+def _check_tokens(name: str, tokens: Any) -> None:
+    if not isinstance(tokens, Iterable) or isinstance(tokens, str):
+        raise ValueError(f"{name} is a list of tokens, not {tokens!r}")
+    for token in tokens:
+        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            raise ValueError(f"{name} names tokens by their ids, and {token!r} is none")
 
 
 def _nearest(name: Any, names: Any) -> str:

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from sortition.sampling import noise
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, NO_TOKEN, Draw, Report, Request
-from sortition.sampling.numerics import MASS_BITS, Float32, Float64, exp, log_of, mass, mass_times
-from sortition.sampling.parameters import EDITS, GREEDY_BELOW, Parameters
+from sortition.sampling.numerics import MASS_BITS, Float32, Float64, aimed, exp, log_of, mass, mass_times
+from sortition.sampling.parameters import GREEDY_BELOW, Parameters
 
 FURTHEST: Final = np.finfo(np.float32).min
 """The least d."""
@@ -74,8 +74,15 @@ class Law:
         return mass(self.d)
 
     def of(self, keep: Mask) -> Law:
-        """These tokens alone."""
-        return Law(self.tokens[keep], self.d[keep], self.flags)
+        """These tokens alone; the greatest may not be among them."""
+        d = self.d[keep]
+        return Law(self.tokens[keep], d - d.max(), self.flags)
+
+    def tempered(self, temperature: float) -> Law:
+        """The law at a temperature."""
+        if temperature < GREEDY_BELOW:
+            return self.of(best(self, 1, False))
+        return Law(self.tokens, np.maximum(self.d / np.float32(temperature), FURTHEST))
 
     def logprob(self, token: int) -> np.float32:
         """ln of the token's probability, -inf for one that cannot be drawn."""
@@ -121,7 +128,8 @@ def draw_rows(logits: Tensor, request: Request) -> Draw:
         token, law = draw(values, parameters, context)
         tokens.append(token)
         laws.append(law)
-        raws.append(raw_law(values))
+        if request.raw:
+            raws.append(raw_law(values))
     return Draw(
         tokens=torch.tensor(tokens, dtype=torch.int64),
         kept=torch.tensor([0 if law.flags else len(law.tokens) for law in laws], dtype=torch.int64),
@@ -139,8 +147,11 @@ def _report(tokens: Sequence[int], laws: Sequence[Law], request: Request) -> Rep
     entropy = stack([law.entropy() for law in laws]) if request.entropy else None
     if not request.top:
         return Report(logprobs, entropy)
-    ids, values = zip(*(law.top(request.top) for law in laws), strict=True)
-    return Report(logprobs, entropy, torch.from_numpy(np.stack(ids)), torch.from_numpy(np.stack(values)))
+    ids = np.full((len(laws), request.top), NO_TOKEN, np.int64)
+    values = np.full((len(laws), request.top), -np.inf, np.float32)
+    for row, law in enumerate(laws):
+        ids[row], values[row] = law.top(request.top)
+    return Report(logprobs, entropy, torch.from_numpy(ids), torch.from_numpy(values))
 
 
 def draw(logits: Float32, parameters: Parameters, context: Context) -> tuple[int, Law]:
@@ -158,37 +169,31 @@ def draw(logits: Float32, parameters: Parameters, context: Context) -> tuple[int
     return int(law.tokens[np.argmax(law.d + noise.gumbel(words))]), law
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def law_of(logits: Float32, parameters: Parameters, context: Context) -> Law:
     """The law that a token is drawn from: see `draw`."""
-    order = parameters.resolved_order
+    stages = parameters.resolved_order.stages
     values = np.array(logits, np.float32)
-    first = next(at for at, stage in enumerate(order.stages) if stage not in (*EDITS, "temperature"))
-    # Temperature right before the filters is one of them.
-    first -= order.stages[first - 1] == "temperature"
-    greedy = False
-    for stage in order.stages[:first]:
-        if stage == "temperature":
-            greedy = parameters.temperature < GREEDY_BELOW
-            values = values if greedy else values / np.float32(parameters.temperature)
-        else:
-            values = EDIT[stage](values, parameters, context)
+    first = next(at for at, stage in enumerate(stages) if stage in FILTER)
+    # Temperature right before the filters divides d, and no finite logits overflow.
+    last = stages[first - 1] == "temperature"
+    for stage in stages[: first - last]:
+        values = EDIT[stage](values, parameters, context)
     law = shifted(values)
     if law.flags:
         return law
-    if greedy:
-        law = law.of(best(law, 1, False))
-    total = float(law.mass.sum()) if order.joint else None
-    for stage in order.stages[first:]:
+    if last or ("temperature" in stages[:first] and parameters.temperature < GREEDY_BELOW):
+        law = law.tempered(parameters.temperature)
+    total = float(law.mass.sum()) if parameters.resolved_order.joint else None
+    for stage in stages[first:]:
         if stage == "temperature":
-            if parameters.temperature < GREEDY_BELOW:
-                law = law.of(best(law, 1, False))
-            else:
-                law = Law(law.tokens, law.d / np.float32(parameters.temperature))
+            law = law.tempered(parameters.temperature)
         elif getattr(parameters, stage) != NEUTRAL[stage]:
             law = law.of(FILTER[stage](law, parameters, total))
     return law
 
 
+@np.errstate(over="ignore")
 def raw_law(logits: Float32) -> Law:
     """The law of the logits as the model gave them."""
     return shifted(np.asarray(logits, np.float32))
@@ -227,15 +232,21 @@ def _allowed_tokens(values: Float32, parameters: Parameters, context: Context) -
 
 
 def _bad_words(values: Float32, parameters: Parameters, context: Context) -> Float32:
+    order = parameters.resolved_order
     seen = _known(context.output)
-    if parameters.resolved_order.phrases_see_prompt:
+    if "bad_words" in order.see_prompt:
         seen = [*_known(context.prompt), *seen]
-    ends = [
+    phrases = parameters.bad_words
+    if order.spares_end_tokens:
+        phrases = tuple(
+            phrase for phrase in phrases if len(phrase) > 1 or phrase[0] not in context.end_tokens
+        )
+    last = [
         phrase[-1]
-        for phrase in parameters.bad_words
+        for phrase in phrases
         if len(phrase) <= len(seen) + 1 and seen[len(seen) - len(phrase) + 1 :] == list(phrase[:-1])
     ]
-    return _without(values, ends)
+    return _without(values, last)
 
 
 def _min_tokens(values: Float32, parameters: Parameters, context: Context) -> Float32:
@@ -251,31 +262,42 @@ def _logit_bias(values: Float32, parameters: Parameters, context: Context) -> Fl
 
 def _repetition_penalty(values: Float32, parameters: Parameters, context: Context) -> Float32:
     values, penalty = values.copy(), np.float32(parameters.repetition_penalty)
-    for token in _counts(parameters, context, prompt=True):
+    for token in _counts("repetition_penalty", len(values), parameters, context):
         values[token] = values[token] / penalty if values[token] > 0 else values[token] * penalty
     return values
 
 
 def _presence_penalty(values: Float32, parameters: Parameters, context: Context) -> Float32:
     values = values.copy()
-    for token in _counts(parameters, context, prompt=parameters.resolved_order.counts_prompt):
+    for token in _counts("presence_penalty", len(values), parameters, context):
         values[token] = values[token] - np.float32(parameters.presence_penalty)
     return values
 
 
 def _frequency_penalty(values: Float32, parameters: Parameters, context: Context) -> Float32:
     values, penalty = values.copy(), np.float32(parameters.frequency_penalty)
-    for token, count in _counts(parameters, context, prompt=parameters.resolved_order.counts_prompt).items():
+    for token, count in _counts("frequency_penalty", len(values), parameters, context).items():
         values[token] = values[token] - np.float32(count) * penalty
     return values
+
+
+def _temperature(values: Float32, parameters: Parameters, context: Context) -> Float32:
+    """Temperature among the edits; where it leaves only the likeliest, that is up to the law."""
+    if parameters.temperature < GREEDY_BELOW:
+        return values
+    return values / np.float32(parameters.temperature)
 
 
 def _known(tokens: Sequence[int]) -> list[int]:
     return [int(token) for token in tokens if token >= 0]
 
 
-def _counts(parameters: Parameters, context: Context, *, prompt: bool) -> Counter[int]:
-    """How often each token occurs in the window; with or without the part of the window that is prompt."""
+def _counts(penalty: str, width: int, parameters: Parameters, context: Context) -> Counter[int]:
+    """How often each token occurs in the window that the penalty sees.
+
+    The window is over prompt and output as one text, whether or not the prompt's part of it counts. Prompts
+    may hold ids that have no logit, such as those of images.
+    """
     before, after = _known(context.prompt), _known(context.output)
     window = parameters.penalty_window
     if window is None:
@@ -283,7 +305,8 @@ def _counts(parameters: Parameters, context: Context, *, prompt: bool) -> Counte
     if window is not None:
         before = before[max(0, len(before) - max(0, window - len(after))) :]
         after = after[max(0, len(after) - window) :]
-    return Counter([*before, *after] if prompt else after)
+    seen = [*before, *after] if penalty in parameters.resolved_order.see_prompt else after
+    return Counter(token for token in seen if token < width)
 
 
 Edit = Callable[[Float32, Parameters, Context], Float32]
@@ -297,6 +320,7 @@ EDIT: Final[dict[str, Edit]] = {
     "repetition_penalty": _repetition_penalty,
     "presence_penalty": _presence_penalty,
     "frequency_penalty": _frequency_penalty,
+    "temperature": _temperature,
 }
 
 
@@ -311,7 +335,7 @@ def best(law: Law, count: int, keep_ties: bool) -> Mask:
 def share(law: Law, keys: Float32, part: float, parameters: Parameters, more: bool, total: float) -> Mask:
     """The fewest tokens, the greatest keys first, whose mass is at least `part` of the total, or more."""
     cumulative = np.cumsum(law.mass[np.argsort(-keys, kind="stable")])
-    target = part * total
+    target = aimed(part, more) * total
     short = cumulative <= target if more else cumulative < target
     count = max(int(short.sum()) + 1, parameters.min_keep)
     return first_of(keys, min(count, len(keys)), parameters.ties == "keep")

@@ -5,7 +5,7 @@ Sampler(Temperature(0.7), TopK([50, 0, 20]))    # three rows with a top-k of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sortition.grammars.table import Table
@@ -22,10 +22,10 @@ class Rule:
     parameter: ClassVar[str]
 
     def __init__(self, value: Any) -> None:
-        self._each = self._listed(value)
-        # Out of bounds is said here, where the caller wrote it.
+        self._each = self._listed(_plain(value))
+        # Out of bounds is said here, where the caller wrote it; of llama.cpp's order, which has the widest.
         for each in self._each:
-            Parameters(**{self.parameter: each})
+            Parameters(**{self.parameter: each}, order="llama.cpp")
 
     def __repr__(self) -> str:
         shown = self._each[0] if len(self._each) == 1 else list(self._each)
@@ -35,25 +35,44 @@ class Rule:
         """How many rows have a value of their own, 1 for one that all share."""
         return len(self._each)
 
-    def value(self, row: int, rows: int) -> Any:
-        """The value of one row among so many.
+    def check(self, rows: int) -> None:
+        """That there is a value for each of so many rows.
 
         Raises:
             ValueError: there are values for another number of rows.
         """
-        if len(self._each) == 1:
-            return self._each[0]
-        if len(self._each) != rows:
+        if len(self._each) not in (1, rows):
             raise ValueError(f"{self!r} has values for {len(self._each)} rows, not for {rows}")
-        return self._each[row]
+
+    def value(self, row: int) -> Any:
+        """The value of one row."""
+        return self._each[0] if len(self._each) == 1 else self._each[row]
 
     def _listed(self, value: Any) -> tuple[Any, ...]:
         """The values of all rows; one value stands for every row."""
-        values = value.tolist() if hasattr(value, "tolist") else value
-        each = values if isinstance(values, Sequence) and not isinstance(values, str) else [values]
+        each = value if isinstance(value, list) else [value]
         if not each:
             raise ValueError(f"{type(self).__name__} has no value")
         return tuple(each)
+
+
+def _holds_lists(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(each, list) for each in value)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    """The same in Python's own numbers, lists and dicts."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [_plain(each) for each in value]
+    return value
 
 
 class Temperature(Rule):
@@ -133,39 +152,39 @@ class LogitBias(Rule):
 
     parameter = "logit_bias"
 
-    def _listed(self, value: Any) -> tuple[Any, ...]:
-        return (value,) if isinstance(value, Mapping) else tuple(value)
-
 
 class AllowedTokens(Rule):
-    """See `Parameters.allowed_tokens`: ids, or a list of such lists."""
+    """See `Parameters.allowed_tokens`: ids, or a list of such lists, None for a row that may draw any."""
 
     parameter = "allowed_tokens"
 
     def _listed(self, value: Any) -> tuple[Any, ...]:
-        values = list(value)
-        if all(isinstance(each, int) for each in values):
-            return (tuple(values),)
-        return tuple(each if each is None else tuple(each) for each in values)
+        rows = value if isinstance(value, list) else [value]
+        if not any(each is None or isinstance(each, list) for each in rows):
+            rows = [rows]
+        return tuple(map(_tuples, rows))
 
 
 class BadWords(Rule):
-    """See `Parameters.bad_words`: phrases of ids, or a list of such lists."""
+    """See `Parameters.bad_words`: phrases of ids, or a list of such lists, None for a row without any."""
 
     parameter = "bad_words"
 
     def _listed(self, value: Any) -> tuple[Any, ...]:
-        values = list(value)
-        if all(isinstance(token, int) for phrase in values for token in phrase):
-            return (tuple(map(tuple, values)),)
-        return tuple(tuple(map(tuple, phrases)) for phrases in values)
+        rows = value if isinstance(value, list) else [value]
+        if not any(row is None or _holds_lists(row) for row in rows):
+            rows = [rows]
+        return tuple(() if row is None else _tuples(row) for row in rows)
 
 
 class Constrain:
     """The grammar of all rows, or of each its own, None for no grammar."""
 
     def __init__(self, table: Table | Sequence[Table | None]) -> None:
-        self.tables: tuple[Table | None, ...] = (table,) if isinstance(table, Table) else tuple(table)
+        tables = (table,) if isinstance(table, Table) else table
+        if not isinstance(tables, Sequence) or not all(isinstance(each, Table | None) for each in tables):
+            raise TypeError(f"Constrain takes a table, or one for each row, not {table!r}")
+        self.tables: tuple[Table | None, ...] = tuple(tables)
         if not self.tables:
             raise ValueError("Constrain has no table")
 

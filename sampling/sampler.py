@@ -6,10 +6,11 @@ depends on nothing else: not on other rows, the batch's size, or the row's place
 
 from __future__ import annotations
 
+import operator
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -17,18 +18,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sortition.grammars.vocabulary import Vocabulary
-from sortition.sampling import reference
+from sortition.sampling import cpu, reference
 from sortition.sampling.columns import Columns
 from sortition.sampling.constraint import FREE, Constraint, Position
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
 from sortition.sampling.numerics import WIDEST
-from sortition.sampling.parameters import Parameters, Ties
+from sortition.sampling.parameters import FILTERS, Parameters, Ties
 from sortition.sampling.rules import Constrain, Rule
 
 Policy: TypeAlias = Literal["flag", "raise", "mend"] | int
 """What becomes of a row that cannot be drawn from as it is: see `Sampler`."""
 
-BACKENDS: Final[dict[str, Backend]] = {"reference": reference.draw_rows}
+BACKENDS: Final[dict[str, Backend]] = {"cpu": cpu.draw_rows, "reference": reference.draw_rows}
 """By name; all of them give the same bits."""
 
 
@@ -55,7 +56,10 @@ class State:
 
     def rows(self, index: Sequence[int] | NDArray[np.int64]) -> State:
         """These rows, in this order."""
-        at = np.asarray(index, np.int64)
+        at = np.asarray(index)
+        if at.dtype.kind not in "iu" and at.size:
+            raise TypeError(f"rows are picked by their numbers, not by {at.dtype}")
+        at = at.astype(np.int64)
         grammar = self.grammar
         if grammar is not None:
             grammar = grammar.rows(torch.from_numpy(at).to(grammar.state.device))
@@ -71,15 +75,18 @@ class Sampler:
         state = sampler.advance(state, draw.tokens)
 
     A row whose logits are all -inf, or hold NaN or +inf among the tokens that it may draw, is flagged. What
-    it draws is up to the policy for that flag: with "flag" the token is -1; with "raise" the call fails; with
-    a number it is that token; with "mend" the row is drawn again, NaN taken for -inf, +inf for the only
-    candidates, and where nothing is left, whatever the row's grammar allows, each as likely as the other.
+    it draws is up to the policy for that flag, for NaN's before that for +inf: with "flag" the token is -1;
+    with "raise" the call fails; with a number it is that token; with "mend" the row is drawn again, NaN taken
+    for -inf, and +inf for the only candidates. Where nothing is left, it is drawn without the rules that
+    change logits, but never without the grammar; and where even so nothing is left, all that the grammar
+    allows is equally likely.
 
     Args:
         parts: the vocabulary if a rule needs it, rules (each at most once), and `Constrain`, in any order.
-        order: a preset of `ORDERS`, or "given" for the order of the rules as they were given.
+        order: a preset of `ORDERS`, stages (see `order_of`), or "given" for the rules as they were given.
         ties: whether a cut by rank or mass may part tokens of equal logits; see `Parameters`.
         penalty_window: how many of the last tokens penalties see, instead of what the order says.
+        min_keep: how many tokens each filter leaves at least.
         end_tokens: ids that end a text, instead of the vocabulary's.
         top: how many of the most likely tokens to report.
         entropy: whether to report entropies.
@@ -89,15 +96,16 @@ class Sampler:
 
     Raises:
         ValueError: rules that contradict each other, or something out of its bounds.
-        TypeError: a part that is none.
+        TypeError: a part that is none, or a number that is not whole.
     """
 
     def __init__(
         self,
         *parts: Vocabulary | Rule | Constrain,
-        order: str = "vllm",
+        order: str | tuple[str, ...] = "vllm",
         ties: Ties = "exact",
         penalty_window: int | None = None,
+        min_keep: int = 1,
         end_tokens: Iterable[int] | None = None,
         top: int = 0,
         entropy: bool = False,
@@ -105,7 +113,7 @@ class Sampler:
         on_empty: Policy = "flag",
         on_nan: Policy = "flag",
         on_infinite: Policy = "flag",
-        backend: str = "reference",
+        backend: str = "cpu",
     ) -> None:
         vocabulary, constrain, self._rules = _sorted(parts)
         stages = tuple(_stage(part) for part in parts if not isinstance(part, Vocabulary))
@@ -113,6 +121,7 @@ class Sampler:
             "order": stages if order == "given" else order,
             "ties": ties,
             "penalty_window": penalty_window,
+            "min_keep": min_keep,
         }
         tables = () if constrain is None else constrain.tables
         self._tables = list(dict.fromkeys(table for table in tables if table is not None))
@@ -124,14 +133,17 @@ class Sampler:
             ends = vocabulary.end_tokens
         elif self._tables:
             ends = self._tables[0].end_tokens.tolist()
-        self._end_tokens = tuple(sorted(set(ends)))
+        self._end_tokens = tuple(sorted({_whole("an end token", each) for each in ends}))
         if "min_tokens" in stages and not self._end_tokens:
             raise ValueError("min_tokens rules out end tokens, and no vocabulary says which they are")
         self._constraints: dict[torch.device, Constraint] = {}
-        self._policies = {EMPTY: on_empty, NAN: on_nan, INFINITE: on_infinite}
-        for policy in self._policies.values():
-            if policy not in ("flag", "raise", "mend") and not isinstance(policy, int):
-                raise ValueError(f"a policy is 'flag', 'raise', 'mend' or a token, not {policy!r}")
+        self._policies = {
+            EMPTY: _policy("on_empty", on_empty),
+            NAN: _policy("on_nan", on_nan),
+            INFINITE: _policy("on_infinite", on_infinite),
+        }
+        if _whole("top", top) < 0:
+            raise ValueError(f"top is 0 or more, not {top}")
         self._report: dict[str, Any] = {"top": top, "entropy": entropy, "raw": raw}
         if backend not in BACKENDS:
             raise ValueError(f"unknown backend {backend!r}; there are {', '.join(BACKENDS)}")
@@ -158,13 +170,16 @@ class Sampler:
 
         Raises:
             ValueError: seeds or prompts of another number of rows.
+            TypeError: a seed or an id that is not whole.
         """
+        if _whole("rows", rows) < 0:
+            raise ValueError(f"rows is 0 or more, not {rows}")
         if seed is None:
             seeds = [secrets.randbits(63) for _ in range(rows)]
-        elif isinstance(seed, int):
-            seeds = [seed + row for row in range(rows)]
+        elif isinstance(seed, Iterable):
+            seeds = [_seed(each) for each in seed]
         else:
-            seeds = [int(each) for each in seed]
+            seeds = [_seed(seed) + row for row in range(rows)]
         prompt = padded([[]] * rows if prompts is None else prompts)
         for name, count in (("seeds", len(seeds)), ("prompts", len(prompt))):
             if count != rows:
@@ -201,18 +216,19 @@ class Sampler:
             prompt=state.prompt,
             output=state.output,
             end_tokens=np.tile(np.array(self._end_tokens, np.int64), (len(state), 1)),
-            grammar=self._allowed(state, logits.shape[1]),
+            grammar=self.allowed(state, logits.shape[1]),
             **self._report,
         )
         # Until kernels draw on the device, rows come to the host.
-        draw = self._backend(logits.cpu(), request)
+        host = logits.detach().cpu()
+        draw = self._backend(host, request)
         if bool(draw.flags.any()):
-            draw = self._settled(draw, logits.cpu(), request)
+            draw = self._settled(draw, host, request)
         return draw if logits.device.type == "cpu" else draw.to(logits.device)
 
     def advance(self, state: State, tokens: Tensor | Sequence[int]) -> State:
         """The state after each row has generated a token; a negative one is none, and the row stays."""
-        ids = torch.as_tensor(tokens).to("cpu", torch.int64)
+        ids = _ids("tokens", torch.as_tensor(tokens))
         if ids.shape != (len(state),):
             raise ValueError(f"{tuple(ids.shape)} tokens for {len(state)} rows")
         output = state.output
@@ -224,37 +240,49 @@ class Sampler:
         positions = state.positions + (ids.numpy() >= 0)
         return replace(state, positions=positions, output=output, grammar=grammar)
 
-    def _allowed(self, state: State, width: int) -> NDArray[np.bool_] | None:
+    def allowed(self, state: State, width: int) -> NDArray[np.bool_] | None:
+        """bool [rows, width]: the tokens that the grammars allow, None where there is no grammar."""
         if state.grammar is None:
             return None
         constraint = self._constraint(state.grammar.state.device)
         return np.asarray(constraint.allowed(state.grammar, width).numpy())
 
     def _settled(self, draw: Draw, logits: Tensor, request: Request) -> Draw:
-        """The draw with flagged rows as their policies want them; of two flags, the graver one counts."""
-        for flag in (EMPTY, INFINITE, NAN):
+        """The draw with flagged rows as their policies want them."""
+        pending, mended = draw.flags.clone(), logits.to(torch.float32, copy=True)
+        for flag, mend in MENDS:
             policy = self._policies[flag]
-            rows = torch.nonzero(draw.flags & flag)[:, 0]
-            if not len(rows) or policy == "flag":
+            rows = torch.nonzero(pending & flag)[:, 0]
+            if not len(rows):
                 continue
             if policy == "raise":
                 raise ValueError(f"rows {rows.tolist()[:10]}: {SAYS[flag]}")
+            pending[rows] = 0
             if policy == "mend":
-                index = np.asarray(rows.numpy())
-                mended, plain = _mended(logits[rows].float(), request.rows(index), flag)
-                draw = draw.with_rows(rows, self._backend(mended, plain))
-            else:
-                draw.tokens[rows] = int(policy)
+                mended[rows], part = mend(mended[rows], request.rows(np.asarray(rows.numpy())))
+                again = self._backend(mended[rows], part)
+                draw = draw.with_rows(rows, again)
+                pending[rows] = again.flags
+            elif policy != "flag":
+                if policy >= logits.shape[1]:
+                    raise ValueError(f"a policy is token {policy}, and there are {logits.shape[1]} tokens")
+                draw = replace(draw, tokens=draw.tokens.index_fill(0, rows, policy))
+        if draw.raw is None:
+            return draw
+        # The raw law is that of the logits as they came, whatever was drawn in the end.
+        for row in torch.nonzero(draw.flags)[:, 0].tolist():
+            law = reference.raw_law(logits[row].float().numpy())
+            draw.raw.logprobs[row] = float(law.logprob(int(draw.tokens[row])))
         return draw
 
     def _columns_of(self, rows: int) -> Columns:
         """The parameters of so many rows."""
         if rows not in self._columns:
+            for rule in self._rules:
+                rule.check(rows)
             self._columns = {
                 rows: Columns.of(
-                    Parameters(
-                        **self._shared, **{rule.parameter: rule.value(row, rows) for rule in self._rules}
-                    )
+                    Parameters(**self._shared, **{rule.parameter: rule.value(row) for rule in self._rules})
                     for row in range(rows)
                 )
             }
@@ -283,11 +311,22 @@ SAYS: Final = {
 def padded(lists: Sequence[Sequence[int]] | Tensor) -> NDArray[np.int64]:
     """Ids of rows as int64 [rows, longest], filled up with -1."""
     if isinstance(lists, Tensor):
-        return np.asarray(lists.to("cpu", torch.int64).numpy())
-    longest = max(map(len, lists), default=0)
-    return np.array([[*map(int, row), *[-1] * (longest - len(row))] for row in lists], np.int64).reshape(
-        len(lists), longest
-    )
+        if lists.dim() != 2:
+            raise ValueError(f"prompts are ids [rows, length], not {list(lists.shape)}")
+        return np.asarray(_ids("prompts", lists).numpy())
+    if not all(hasattr(row, "__len__") for row in lists):
+        raise TypeError("prompts are lists of ids, one for each row")
+    rows = [[_whole("a prompt's token", each) for each in row] for row in lists]
+    longest = max(map(len, rows), default=0)
+    filled = [[*row, *[-1] * (longest - len(row))] for row in rows]
+    return np.array(filled, np.int64).reshape(len(rows), longest)
+
+
+def _ids(name: str, ids: Tensor) -> Tensor:
+    """int64, on the host."""
+    if ids.numel() and (ids.is_floating_point() or ids.dtype in (torch.bool, torch.complex64)):
+        raise TypeError(f"{name} are whole numbers, not {ids.dtype}")
+    return ids.to("cpu", torch.int64)
 
 
 def _sorted(parts: Sequence[object]) -> tuple[Vocabulary | None, Constrain | None, list[Rule]]:
@@ -308,14 +347,38 @@ def _stage(part: object) -> str:
     return part.parameter if isinstance(part, Rule) else "grammar"
 
 
-def _signed(seed: int) -> int:
-    """The seed as 64 bits with a sign."""
+def _whole(name: str, value: Any) -> int:
+    """The value as an integer, if it is one."""
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is a whole number, not {value!r}")
+    return operator.index(value)
+
+
+def _seed(value: Any) -> int:
+    seed = _whole("a seed", value)
     if not -(2**63) <= seed < 2**64:
         raise ValueError(f"a seed is an integer of 64 bits, not {seed}")
-    return seed - 2**64 if seed >= 2**63 else seed
+    return seed
+
+
+def _signed(seed: int) -> int:
+    """The lowest 64 bits of a seed, as a number with a sign."""
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+def _policy(name: str, value: Any) -> Policy:
+    if isinstance(value, str):
+        if value not in ("flag", "raise", "mend"):
+            raise ValueError(f"{name} is 'flag', 'raise', 'mend' or a token, not {value!r}")
+        return cast(Policy, value)
+    if _whole(name, value) < 0:
+        raise ValueError(f"{name} is 'flag', 'raise', 'mend' or a token, not {value!r}")
+    return operator.index(value)
 
 
 def _check_logits(logits: Tensor, rows: int) -> None:
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits are a tensor, not {type(logits).__name__}")
     if logits.dim() != 2 or not logits.is_floating_point():
         raise ValueError(f"logits are floats [rows, vocabulary], not {logits.dtype} {list(logits.shape)}")
     if len(logits) != rows:
@@ -324,12 +387,35 @@ def _check_logits(logits: Tensor, rows: int) -> None:
         raise ValueError(f"logits of {logits.shape[1]} tokens; there are 1 to {WIDEST}")
 
 
-def _mended(logits: Tensor, request: Request, flag: int) -> tuple[Tensor, Request]:
-    """Logits that can be drawn from, and what to ask for."""
-    if flag == NAN:
-        return logits.masked_fill(logits.isnan(), float("-inf")), request
-    if flag == INFINITE:
-        certain = logits == float("inf")
-        return torch.where(certain, 0.0, float("-inf")), request
+Mend: TypeAlias = Callable[[Tensor, Request], tuple[Tensor, Request]]
+"""Logits of flagged rows and their request -> what can perhaps be drawn from."""
+
+
+def _without_nan(logits: Tensor, request: Request) -> tuple[Tensor, Request]:
+    return logits.masked_fill(logits.isnan(), -torch.inf), request
+
+
+def _only_infinite(logits: Tensor, request: Request) -> tuple[Tensor, Request]:
+    return torch.where(logits == torch.inf, 0.0, -torch.inf), request
+
+
+def _without_edits(logits: Tensor, request: Request) -> tuple[Tensor, Request]:
+    kept = ("temperature", *FILTERS, "order", "ties", "min_keep")
+    plain = [
+        Parameters(**{name: getattr(each, name) for name in kept}) for each in request.columns.parameters
+    ]
+    return logits.masked_fill(~logits.isfinite(), -torch.inf), replace(request, columns=Columns.of(plain))
+
+
+def _all_as_likely(logits: Tensor, request: Request) -> tuple[Tensor, Request]:
     plain = replace(request, columns=Columns.of([Parameters()] * len(logits)))
-    return torch.zeros_like(logits) if request.grammar is not None else logits, plain
+    return torch.zeros_like(logits), plain
+
+
+MENDS: Final[tuple[tuple[int, Mend], ...]] = (
+    (NAN, _without_nan),
+    (INFINITE, _only_infinite),
+    (EMPTY, _without_edits),
+    (EMPTY, _all_as_likely),
+)
+"""In the order in which flags count; a mended row may show a later one."""
