@@ -1,71 +1,133 @@
-"""transformers: a logits processor that holds `generate` to a grammar.
-
-`generate` shows a processor the ids so far and nothing else: not where the prompt ends, not that another text
-begins, not which beam a row comes from, not that a draft was taken back. Where a row stands is therefore a
-function of its ids, and what is remembered between calls only saves the way there.
-
-A call goes on with a remembered generation if it has as many rows, the same prompts, and each row is
-
-- a row of that generation's last call and one token more (beams may be reordered), or
-- the prompt alone, or
-- where there is just one row: any beginning of what the last call showed, or such a beginning and one token
-  that the grammar allows there. That is how drafts are taken back, and only single rows have drafts.
-
-Every other call begins a new generation, whose prompts are all that it shows. So a prompt that consists of
-the last prompt and what was generated from it, all or the beginning, goes on with that text: one that
-`max_new_tokens` cut short can be resumed. Call `reset` first where such a prompt is to begin a new text.
-"""
+"""transformers: logits processors that hold `generate` to a grammar, and that draw its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
 
 from sortition.grammars.table import Table
+from sortition.integrations.hf_generations import Generation, Remembering, parents, repeats
+from sortition.integrations.hf_sampling import SamplingLogitsProcessor, Seed
 from sortition.sampling.constraint import FREE, Constraint, Position
+from sortition.sampling.parameters import Ties
 
-REMEMBERED: Final = 2
-"""Generations under way at once: an assistant with a tokenizer of its own runs one inside the model's."""
+Number: TypeAlias = float | Sequence[float] | None
+Count: TypeAlias = int | Sequence[int] | None
+Tokens: TypeAlias = int | Iterable[int] | None
 
 
 def hf(
-    table: Table | Sequence[Table | None], *, end_tokens: int | Iterable[int] | None = None
-) -> GrammarLogitsProcessor:
+    table: Table | Sequence[Table | None] | None = None,
+    *,
+    seed: Seed = None,
+    temperature: Number = None,
+    top_k: Count = None,
+    top_p: Number = None,
+    min_p: Number = None,
+    typical: Number = None,
+    epsilon: Number = None,
+    eta: Number = None,
+    top_n_sigma: Number = None,
+    repetition_penalty: Number = None,
+    presence_penalty: Number = None,
+    frequency_penalty: Number = None,
+    penalty_window: int | None = None,
+    logit_bias: Mapping[int, float] | Sequence[Mapping[int, float]] | None = None,
+    allowed_tokens: Sequence[int] | Sequence[Sequence[int] | None] | None = None,
+    bad_words: Sequence[Sequence[int]] | Sequence[Sequence[Sequence[int]]] | None = None,
+    min_tokens: Count = None,
+    order: str | Sequence[str] | None = None,
+    ties: Ties | None = None,
+    min_keep: int | None = None,
+    end_tokens: Tokens = None,
+    pad_tokens: Tokens = None,
+) -> GrammarLogitsProcessor | SamplingLogitsProcessor:
     """A logits processor for ``generate(logits_processor=[...])``.
 
-    It works with greedy search, sampling, beams, left-padded batches, several returned sequences, assistant
-    models and prompt lookup, and serves one call of `generate` after the other, but not two at once.
+    With a grammar alone, it rules out what the grammar does not allow, and `generate` draws. It works with
+    greedy search, sampling, beams, left-padded batches, several returned sequences, assistant models and
+    prompt lookup.
+
+    With a seed or any of the parameters that follow it, the processor draws the token itself. It leaves only
+    that one, so what the generation config says about temperature, top-k and the like does nothing, and
+    ``do_sample`` does not matter; penalties, bad words and minimum lengths of the generation config still
+    change the scores before they come here. Parameters that are left out have the defaults of `Parameters`.
+    The token depends on the scores, the parameters, the seed and the number of tokens generated so far: not
+    on other rows, padding, or drafts. All of the above works but beams, which are refused.
+
+    A processor serves one call of `generate` after the other, but not two at once. `hf_generations` says when
+    a call goes on with the text of the last.
 
     Args:
         table: the grammar of all rows, or one for each prompt of the batch, None for no grammar. Prompts that
             `generate` repeats, for beams or several returned sequences, keep theirs.
+        seed: of all prompts; of rows with one and the same prompt, the second has ``seed + 1``, and so on. Or
+            one for each prompt, the further rows of which count on from it. Without one, every generation has
+            random ones. Prompts that the processor cannot see, because they are embeddings or belong to an
+            encoder, count as one and the same.
+        temperature, top_k, top_p, min_p, typical, epsilon, eta, top_n_sigma, repetition_penalty,
+            presence_penalty, frequency_penalty, logit_bias, allowed_tokens, bad_words, min_tokens: see
+            `Parameters`; for all prompts, or a sequence with a value for each.
+        penalty_window, order, ties, min_keep: see `Parameters`; for all prompts.
         end_tokens: ids that end a text, instead of the vocabulary's. They should be those at which `generate`
             stops: ``model.generation_config.eos_token_id``.
+        pad_tokens: ids that are padding where a prompt begins with them, and not seen by penalties and bad
+            words. `generate` does not say which they are: usually ``tokenizer.pad_token_id``.
 
     Raises:
-        ValueError: no table, tables of different vocabularies, or end tokens missing or out of range.
+        ValueError: neither a table nor a parameter, something out of its bounds, values for different numbers
+            of prompts, tables of different vocabularies, or end tokens missing or out of range.
     """
-    return GrammarLogitsProcessor([table] if isinstance(table, Table) else table, end_tokens)
+    values = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "typical": typical,
+        "epsilon": epsilon,
+        "eta": eta,
+        "top_n_sigma": top_n_sigma,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": logit_bias,
+        "allowed_tokens": allowed_tokens,
+        "bad_words": bad_words,
+        "min_tokens": min_tokens,
+    }
+    shared = {
+        "penalty_window": penalty_window,
+        "order": order if order is None or isinstance(order, str) else tuple(order),
+        "ties": ties,
+        "min_keep": min_keep,
+    }
+    values = {name: value for name, value in values.items() if value is not None}
+    shared = {name: value for name, value in shared.items() if value is not None}
+    tables = [table] if isinstance(table, Table) else list(table or [])
+    if not values and not shared and seed is None:
+        return GrammarLogitsProcessor(tables, _listed(end_tokens))
+    return SamplingLogitsProcessor(tables, values, shared, seed, _listed(end_tokens), _listed(pad_tokens))
 
 
-class GrammarLogitsProcessor(LogitsProcessor):
+class GrammarLogitsProcessor(Remembering["GrammarGeneration", Position]):
     """See `hf`. Scores are never changed in place; scores of tokens that may not come next become -inf."""
 
-    def __init__(self, tables: Sequence[Table | None], end_tokens: int | Iterable[int] | None) -> None:
+    def __init__(self, tables: Sequence[Table | None], end_tokens: Sequence[int] | None) -> None:
         self._tables = list(dict.fromkeys(table for table in tables if table is not None))
         self._grammars = [FREE if table is None else self._tables.index(table) for table in tables]
-        self._end_tokens = end_tokens if end_tokens is None else _listed(end_tokens)
+        self._end_tokens = end_tokens
         self._constraints: dict[torch.device, Constraint] = {}
         self._constraint(torch.device("cpu"))
-        self.reset()
+        super().__init__()
 
-    def reset(self) -> None:
-        """Forget all generations: the next call begins a new one."""
-        self._generations: list[_Generation] = []
+    def begin(self, ids: Tensor) -> GrammarGeneration:
+        """See `Remembering.begin`."""
+        each = repeats(len(ids), len(self._grammars), "tables")
+        grammar = torch.tensor(self._grammars, device=ids.device).repeat_interleave(each)
+        return GrammarGeneration(self._constraint(ids.device), grammar, ids)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores [rows, width] with -inf where a token may not follow the ids [rows, length].
@@ -73,28 +135,8 @@ class GrammarLogitsProcessor(LogitsProcessor):
         Raises:
             ValueError: the rows are not a multiple of the tables, or ids come without their history.
         """
-        if input_ids.dim() != 2:
-            raise ValueError("ids without their history: continuous batching is not supported")
-        position = self._position(input_ids)
+        _, position = self.find(input_ids)
         return self._constraint(scores.device).apply(scores, position.to(scores.device))
-
-    def _position(self, ids: Tensor) -> Position:
-        for generation in self._generations:
-            position = generation.follow(ids)
-            if position is not None:
-                break
-        else:
-            generation = _Generation(self._constraint(ids.device), self._grammar_of_rows(ids), ids)
-            position = generation.start
-        others = [other for other in self._generations if other is not generation]
-        self._generations = [generation, *others][:REMEMBERED]
-        return position
-
-    def _grammar_of_rows(self, ids: Tensor) -> Tensor:
-        repeats, rest = divmod(len(ids), len(self._grammars))
-        if rest:
-            raise ValueError(f"{len(ids)} rows cannot be shared out among {len(self._grammars)} tables")
-        return torch.tensor(self._grammars, device=ids.device).repeat_interleave(repeats)
 
     def _constraint(self, device: torch.device) -> Constraint:
         if device not in self._constraints:
@@ -102,69 +144,28 @@ class GrammarLogitsProcessor(LogitsProcessor):
         return self._constraints[device]
 
 
-def _listed(tokens: int | Iterable[int]) -> list[int]:
-    return [tokens] if isinstance(tokens, int) else list(tokens)
-
-
-class _Generation:
-    """One text per row as `generate` writes it, and the positions from which it may go on.
-
-    Attributes:
-        start: the position of the empty text.
-        ids: what the last call showed, prompt included.
-        positions: by number of generated tokens; for single rows all of them, else the start and the last.
-    """
+class GrammarGeneration(Generation[Position]):
+    """One text per row, each after a grammar."""
 
     def __init__(self, constraint: Constraint, grammar: Tensor, ids: Tensor) -> None:
-        self.constraint = constraint
-        self.prompt = ids.shape[1]
-        self.ids = ids.clone()
-        self.start = constraint.start(grammar)
-        self.positions = {0: self.start}
+        super().__init__(constraint.start(grammar), ids)
+        self._constraint = constraint
 
-    def follow(self, ids: Tensor) -> Position | None:
-        """The position after these ids, None if they do not go on with this generation."""
-        rows, length = ids.shape
-        count, shown = length - self.prompt, self.ids.shape[1] - self.prompt
-        if rows != len(self.ids) or not 0 <= count <= shown + 1:
-            return None
-        if rows > 1 and 0 < count <= shown:
-            return None
-        ids = ids.to(self.ids.device)
-        if count == 0:
-            if not torch.equal(ids, self.ids[:, :length]):
-                return None
-            position = self.start
-        else:
-            before = self._before(ids, self.positions[count - 1])
-            if before is None:
-                return None
-            position = self.constraint.step(before, ids[:, -1])
-            if count <= shown and bool((position.dead & ~before.dead).any()):
-                return None
-        self._remember(ids, position, count, shown)
-        return position
+    def step(self, place: Position, tokens: Tensor) -> Position:
+        """See `Generation.step`."""
+        return self._constraint.step(place, tokens)
 
-    def _before(self, ids: Tensor, position: Position) -> Position | None:
-        """The position before each row's last token, given that of the rows as they were remembered."""
-        ids, known = ids[:, :-1], self.ids[:, : ids.shape[1] - 1]
-        if torch.equal(ids, known):
-            return position
-        if not torch.equal(ids[:, : self.prompt], known[:, : self.prompt]):
-            return None
-        # Reordered beams: where a row stands depends on its grammar and on what was generated, nothing else.
-        texts = torch.cat([known, ids])[:, self.prompt :]
-        texts = torch.cat([position.grammar.repeat(2)[:, None], texts], dim=1)
-        _, text = texts.unique(dim=0, return_inverse=True)
-        same = text[len(ids) :, None] == text[: len(ids)]
-        if not bool(same.any(1).all()):
-            return None
-        return position.rows(same.int().argmax(1))
+    def may_come(self, ids: Tensor, before: Position, after: Position) -> bool:
+        """Every token that the grammar allows."""
+        return not bool((after.dead & ~before.dead).any())
 
-    def _remember(self, ids: Tensor, position: Position, count: int, shown: int) -> None:
-        self.ids = ids.clone()
-        for later in range(count + 1, shown + 1):
-            self.positions.pop(later, None)
-        if len(ids) > 1 and count > 1:
-            del self.positions[count - 1]
-        self.positions[count] = position
+    def reordered(self, place: Position, ids: Tensor, known: Tensor) -> Position | None:
+        """Where a row stands depends on its grammar and on what was generated, nothing else."""
+        grammar = place.grammar[:, None]
+        texts = [torch.cat([grammar, rows[:, self.prompt :]], dim=1) for rows in (ids, known)]
+        parent = parents(*texts)
+        return None if parent is None else place.rows(parent)
+
+
+def _listed(tokens: Tokens) -> list[int] | None:
+    return [tokens] if isinstance(tokens, int) else None if tokens is None else list(tokens)

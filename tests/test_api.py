@@ -59,6 +59,7 @@ def test_the_version_is_that_of_the_package() -> None:
         ("import sortition; sortition.GrammarError", "torch numba transformers tokenizers numpy"),
         ("import sortition; sortition.json_schema; sortition.Matcher", "torch numba transformers tokenizers"),
         ("import sortition; sortition.extract", "torch numba transformers tokenizers jsonschema"),
+        ("import sortition; sortition.Parameters", "torch numba transformers tokenizers"),
         ("import sortition.cli", "torch numba transformers tokenizers numpy"),
     ],
 )

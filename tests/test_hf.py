@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any
 
 import pytest
 import torch
 from machines import NASTY, json_machine, random_machine
-from models import real
-from torch import Tensor
 
 from sortition.grammars.expr import Call, Expr, alternative, concat, literal, one_of, repeat
 from sortition.grammars.grammar import Grammar
@@ -22,10 +18,9 @@ from sortition.grammars.table import Table, build_table
 from sortition.grammars.vocabulary import Vocabulary
 
 transformers = pytest.importorskip("transformers")
-from sortition.integrations.hf import GrammarLogitsProcessor, hf  # noqa: E402
-from sortition.integrations.smollm2 import embedded_model  # noqa: E402
+from language import MODEL_END, Language  # noqa: E402
 
-MODEL_END = 2
+from sortition.integrations.hf import hf  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,41 +33,6 @@ def one_thread() -> Iterator[None]:
 
 
 # On the embedded model.
-
-
-class Language:
-    """The embedded model, its tokenizer, and how often the model ran."""
-
-    def __init__(self) -> None:
-        self.tokenizer = real("smollm2").tokenizer
-        self.vocabulary = real("smollm2").vocabulary
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(embedded_model()).eval()
-        # The same weights; generation settings of its own, which assisted decoding changes.
-        self.assistant = copy.copy(self.model)
-        self.assistant.generation_config = copy.deepcopy(self.model.generation_config)
-        self.forwards = 0
-        forward = self.model.forward
-
-        def counting(model: Any, *args: Any, **kwargs: Any) -> Any:
-            self.forwards += 1
-            return forward(*args, **kwargs)
-
-        self.model.forward = MethodType(counting, self.model)
-
-    def encode(self, *prompts: str) -> dict[str, Tensor]:
-        return dict(self.tokenizer(list(prompts), return_tensors="pt", padding=True, padding_side="left"))
-
-    def generate(
-        self, prompts: Sequence[str], processor: GrammarLogitsProcessor, *, tokens: int = 20, **settings: Any
-    ) -> list[list[int]]:
-        """Generated ids, without what follows the end token."""
-        torch.manual_seed(0)
-        self.forwards = 0
-        inputs = self.encode(*prompts)
-        settings = {"do_sample": False, "max_new_tokens": tokens, **settings}
-        output = self.model.generate(**inputs, logits_processor=[processor], **settings)
-        new = output[:, inputs["input_ids"].shape[1] :].tolist()
-        return [row[: row.index(MODEL_END) + 1] if MODEL_END in row else row for row in new]
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +245,7 @@ ID = {text: token for token, text in enumerate(SMALL.tokens)}
 JSON = Toy(build_table(json_machine(), SMALL), (0,))
 
 
-def masked(processor: GrammarLogitsProcessor, rows: list[list[int]]) -> list[list[bool]]:
+def masked(processor: Any, rows: list[list[int]]) -> list[list[bool]]:
     scores = torch.zeros(len(rows), SMALL.size)
     return (processor(torch.tensor(rows), scores) == 0).tolist()
 

@@ -4,7 +4,7 @@
 
     vocabulary = so.Vocabulary.of(tokenizer)
     table = so.json_schema(schema).compile(vocabulary)
-    model.generate(**inputs, logits_processor=[so.hf(table)])
+    model.generate(**inputs, logits_processor=[so.hf(table, temperature=0.7, min_p=0.05, seed=7)])
 
 Every name is loaded when it is first used, so that importing this package imports no torch.
 """
@@ -31,24 +31,66 @@ if TYPE_CHECKING:
     from sortition.integrations.extract import Extraction as Extraction
     from sortition.integrations.extract import extract as extract
     from sortition.integrations.hf import hf as hf
+    from sortition.integrations.hf_generate import generate as generate
     from sortition.integrations.request import request as request
+    from sortition.sampling.draw import Draw as Draw
+    from sortition.sampling.parameters import Parameters as Parameters
+    from sortition.sampling.rules import AllowedTokens as AllowedTokens
+    from sortition.sampling.rules import BadWords as BadWords
+    from sortition.sampling.rules import Constrain as Constrain
+    from sortition.sampling.rules import Epsilon as Epsilon
+    from sortition.sampling.rules import Eta as Eta
+    from sortition.sampling.rules import FrequencyPenalty as FrequencyPenalty
+    from sortition.sampling.rules import LogitBias as LogitBias
+    from sortition.sampling.rules import MinP as MinP
+    from sortition.sampling.rules import MinTokens as MinTokens
+    from sortition.sampling.rules import PresencePenalty as PresencePenalty
+    from sortition.sampling.rules import RepetitionPenalty as RepetitionPenalty
+    from sortition.sampling.rules import Temperature as Temperature
+    from sortition.sampling.rules import TopK as TopK
+    from sortition.sampling.rules import TopNSigma as TopNSigma
+    from sortition.sampling.rules import TopP as TopP
+    from sortition.sampling.rules import Typical as Typical
+    from sortition.sampling.sampler import Sampler as Sampler
+    from sortition.sampling.sampler import State as State
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "AllowedTokens": "sampling.rules",
+    "BadWords": "sampling.rules",
+    "Constrain": "sampling.rules",
+    "Draw": "sampling.draw",
+    "Epsilon": "sampling.rules",
+    "Eta": "sampling.rules",
     "Extraction": "integrations.extract",
+    "FrequencyPenalty": "sampling.rules",
     "Grammar": "grammars.grammar",
     "GrammarError": "grammars.errors",
     "InputError": "integrations.errors",
     "Invalid": "grammars.errors",
+    "LogitBias": "sampling.rules",
     "Matcher": "grammars.matcher",
+    "MinP": "sampling.rules",
+    "MinTokens": "sampling.rules",
+    "Parameters": "sampling.parameters",
+    "PresencePenalty": "sampling.rules",
+    "RepetitionPenalty": "sampling.rules",
+    "Sampler": "sampling.sampler",
+    "State": "sampling.sampler",
     "Table": "grammars.table",
+    "Temperature": "sampling.rules",
     "TooLarge": "grammars.errors",
+    "TopK": "sampling.rules",
+    "TopNSigma": "sampling.rules",
+    "TopP": "sampling.rules",
+    "Typical": "sampling.rules",
     "Unsatisfiable": "grammars.errors",
     "Unsupported": "grammars.errors",
     "Vocabulary": "grammars.vocabulary",
     "choice": "grammars.choice",
     "extract": "integrations.extract",
+    "generate": "integrations.hf_generate",
     "hf": "integrations.hf",
     "json_schema": "grammars.json_schema",
     "regex": "grammars.regex",
