@@ -1,4 +1,4 @@
-"""vLLM: a logits processor that holds requests to their grammars, for either of its model runners.
+"""vLLM: a logits processor that holds requests to their grammars and draws, for either of its model runners.
 
 It is loaded by name, offline or by the server's flag of the same name:
 
@@ -28,7 +28,16 @@ from sortition.grammars.grammar import Grammar
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.vllm_batch import Batch
 from sortition.integrations.vllm_compile import Compiler, Figures, logger
-from sortition.integrations.vllm_request import RequestError, check, read
+from sortition.integrations.vllm_draw import (
+    Drawer,
+    Penalties,
+    Seeds,
+    Wish,
+    parameters_of,
+    signed,
+    within,
+)
+from sortition.integrations.vllm_request import Asked, RequestError, check, read
 from sortition.integrations.vllm_runner import Runner
 from sortition.integrations.vllm_slots import Admission, Slots
 
@@ -65,20 +74,23 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
         Raises:
             RequestError: which is a ValueError, with a message for the user.
         """
-        if check(sampling_params.extra_args) is None:
+        asked = check(sampling_params.extra_args)
+        if asked is None:
             return
-        if sampling_params.structured_outputs is not None:
+        if asked.grammar is not None and sampling_params.structured_outputs is not None:
             raise RequestError(
                 "not together with structured outputs (response_format): one grammar a request"
             )
         if sampling_params.thinking_token_budget is not None:
             raise RequestError(
-                "not together with thinking_token_budget, which forces tokens past the grammar"
+                "not together with thinking_token_budget, which forces tokens past grammars and draws"
             )
         if getattr(sampling_params, "trace_decode_token_ids", None) is not None:
             raise RequestError(
-                "not together with trace_decode_token_ids, which forces tokens past the grammar"
+                "not together with trace_decode_token_ids, which forces tokens past grammars and draws"
             )
+        if asked.draw is not None:
+            parameters_of(asked.draw, sampling_params)
         if len(sampling_params.stop_token_ids or ()) > MOST_STOPS:
             raise RequestError(f"more than {MOST_STOPS} stop tokens")
 
@@ -102,21 +114,25 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
         self._figures = Figures()
         self._reported = time.monotonic()
         self._compiler = Compiler(vocabulary, self._figures)
+        self._seeds = Seeds(model.seed, vllm_config.parallel_config.data_parallel_rank)
+        # What the first runner does after us, the second has done before.
+        self._penalties_follow = not second
         closed = Grammar(EMPTY, source="nothing").compile(vocabulary)
+        drawer = Drawer(self._figures)
         if second:
             (states,) = arguments
             self._slots = Slots(self._compiler, closed, states.device, states.max_num_reqs)
-            self._runner = Runner(self._slots, states, vllm_config.num_speculative_tokens)
+            self._runner = Runner(self._slots, states, vllm_config.num_speculative_tokens, drawer)
         else:
             device, _ = arguments
             rows = vllm_config.scheduler_config.max_num_seqs
             self._slots = Slots(self._compiler, closed, torch.device(device), rows)
-            self._batch = Batch(self._slots, rows, self._figures)
+            self._batch = Batch(self._slots, rows, drawer, self._figures)
         _processors.add(self)
         weakref.finalize(self, _report, self._figures)
 
     def stats(self) -> dict[str, float]:
-        """What grammars cost so far, and what is there now. Waits for the device."""
+        """What grammars and draws cost so far, and what is there now. Waits for the device."""
         kept, kept_bytes = self._compiler.kept
         return {
             **self._figures.as_dict(),
@@ -128,7 +144,7 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
         }
 
     def is_argmax_invariant(self) -> bool:
-        """First contract: a mask changes which logit is the greatest."""
+        """First contract: a mask or a draw changes which logit is the greatest."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
@@ -137,8 +153,8 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
             return
         for row in batch_update.removed:
             self._batch.remove(row)
-        for row, sampling_params, _, output in batch_update.added:
-            self._batch.add(row, self._admission(sampling_params), output)
+        for row, sampling_params, prompt, output in batch_update.added:
+            self._batch.add(row, self._admission(sampling_params), output, prompt)
         for source, target, direction in batch_update.moved:
             if direction == MoveDirectionality.SWAP:
                 self._batch.swap(source, target)
@@ -146,25 +162,38 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
                 self._batch.move(source, target)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Second contract: a request takes a slot; whether its logits are masked."""
+        """Second contract: a request takes a slot; whether its logits are changed."""
         return self._runner.add(req_idx, self._admission(sampling_params))
 
     def apply(self, logits: Tensor, ctx: LogitsContext | None = None) -> Tensor:
-        """Both contracts: logits [rows, vocabulary] with what grammars rule out at -inf."""
+        """Both contracts: logits [rows, vocabulary] with what a row may not emit at -inf."""
         return self._batch.mask(logits) if ctx is None else self._runner.mask(logits, ctx)
 
     def _admission(self, sampling_params: SamplingParams) -> Admission | None:
-        request = read(sampling_params.extra_args)
-        if request is None:
+        asked = read(sampling_params.extra_args)
+        if asked is None:
             return None
         if time.monotonic() - self._reported > REPORT_SECONDS:
             self._reported = time.monotonic()
             _report(self._figures)
         ends = sorted(end for end in sampling_params.all_stop_token_ids if 0 <= end < self._width)
-        return Admission(request, tuple(ends) or self._ends)
+        end_tokens = tuple(ends) or self._ends
+        return Admission(asked.grammar, end_tokens, self._wish(asked, sampling_params, end_tokens))
+
+    def _wish(
+        self, asked: Asked, sampling_params: SamplingParams, end_tokens: tuple[int, ...]
+    ) -> Wish | None:
+        if asked.draw is None:
+            return None
+        seed = sampling_params.seed
+        return Wish(
+            within(parameters_of(asked.draw, sampling_params), self._width, end_tokens),
+            self._seeds.next() if seed is None else signed(seed),
+            Penalties.of(sampling_params) if self._penalties_follow else None,
+        )
 
 
 def _report(figures: Figures) -> None:
-    if figures.requests:
+    if figures.requests or figures.drawn_rows:
         named = (f"{name} {value:g}" for name, value in figures.as_dict().items())
-        logger.info("grammars so far: %s", ", ".join(named))
+        logger.info("so far: %s", ", ".join(named))

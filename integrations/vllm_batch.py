@@ -7,36 +7,48 @@ is judged by the engine's own list of its tokens, as it is when the logits are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+import numpy as np
 from torch import Tensor
 
 from sortition.integrations.vllm_compile import Figures
+from sortition.integrations.vllm_draw import NO_TOKENS, Drawer, Tokens, Turn, Wish
 from sortition.integrations.vllm_slots import Admission, Slots
 from sortition.sampling.constraint import DEAD
 
 
 @dataclass(slots=True)
 class _Row:
-    """A request with a grammar: its slot, the engine's list of its tokens, how many of them were read."""
+    """A request of ours: its slot, the engine's list of its tokens, how many of them were read."""
 
+    admission: Admission
     slot: int
+    prompt: Tokens
     output: Sequence[int]
     read: int = 0
 
+    @property
+    def lost(self) -> bool:
+        """Whether there are tokens that were not read."""
+        return self.read < len(self.output)
+
 
 class Batch:
-    """The rows that have a grammar.
+    """The rows whose requests are ours.
 
     Args:
         slots: as many as the batch has rows at most.
+        count: how many those are.
+        drawer: of this engine.
         figures: where to count.
     """
 
-    def __init__(self, slots: Slots, count: int, figures: Figures) -> None:
+    def __init__(self, slots: Slots, count: int, drawer: Drawer, figures: Figures) -> None:
         self._slots = slots
+        self._drawer = drawer
         self._figures = figures
         self._rows: dict[int, _Row] = {}
         self._unused = list(range(count))
@@ -48,13 +60,28 @@ class Batch:
             self._slots.forget(gone.slot)
             self._unused.append(gone.slot)
 
-    def add(self, row: int, admission: Admission | None, output: Sequence[int]) -> None:
-        """A request takes the row, whoever had it; `output` is the engine's own list, which will grow."""
+    def add(
+        self,
+        row: int,
+        admission: Admission | None,
+        output: Sequence[int],
+        prompt: Sequence[int] | None = None,
+    ) -> None:
+        """A request takes the row, whoever had it.
+
+        Args:
+            row: of the batch.
+            admission: None for a request that is not ours.
+            output: the engine's own list of its tokens, which will grow.
+            prompt: ids, None where the prompt is not made of tokens.
+        """
         self.remove(row)
         if admission is not None:
             slot = self._unused.pop()
             self._slots.admit(slot, admission)
-            self._rows[row] = _Row(slot, output)
+            sees = admission.wish is not None and admission.wish.sees_history
+            ids = np.array(prompt or (), np.int64) if sees else NO_TOKENS
+            self._rows[row] = _Row(admission, slot, ids, output)
 
     def move(self, source: int, target: int) -> None:
         """A request moves to another row, whoever had it."""
@@ -69,38 +96,58 @@ class Batch:
             self._rows[other if row == one else one] = entry
 
     def mask(self, logits: Tensor) -> Tensor:
-        """Logits [rows, vocabulary], changed in place in the rows that have a grammar."""
-        if not self._rows:
-            return logits
-        entries = list(self._rows.values())
-        for entry in entries:
-            if entry.read > len(entry.output):
-                self._slots.restart(entry.slot)
-                entry.read = 0
-        self._slots.open(entry.slot for entry in entries)
-        new = [_known(entry.output[entry.read :]) for entry in entries]
-        longest = max(map(len, new))
-        plan = [
-            # A placeholder is a token that the engine has not shown: what may follow it, nobody knows.
-            [
-                row,
-                entry.slot,
-                entry.read + len(tokens) < len(entry.output),
-                *tokens,
-                *[-1] * (longest - len(tokens)),
-            ]
-            for (row, entry), tokens in zip(self._rows.items(), new, strict=True)
+        """Logits [rows, vocabulary], changed in place in the rows that are ours."""
+        news = {row: self._news(entry) for row, entry in self._rows.items()}
+        self._figures.unread_tokens += sum(entry.lost for entry in self._rows.values())
+        constrained = {row: new for row, new in news.items() if self._rows[row].admission.request is not None}
+        if constrained:
+            self._constrain(logits, constrained)
+        turns = [
+            _turn(row, entry, entry.admission.wish)
+            for row, entry in self._rows.items()
+            if entry.admission.wish is not None
         ]
-        for entry, tokens in zip(entries, new, strict=True):
-            entry.read += len(tokens)
-        self._figures.unread_tokens += sum(row[2] for row in plan)
-        rows, index, unread, *columns = self._slots.upload(plan).unbind(1)
+        return self._drawer(logits, turns) if turns else logits
+
+    def _news(self, entry: _Row) -> list[int]:
+        """The tokens that were not read before; now they are."""
+        if entry.read > len(entry.output):
+            if entry.admission.request is not None:
+                self._slots.restart(entry.slot)
+            entry.read = 0
+        # A placeholder is a token that the engine has not shown: what may follow it, nobody knows.
+        tokens = _known(entry.output[entry.read :])
+        entry.read += len(tokens)
+        return tokens
+
+    def _constrain(self, logits: Tensor, news: Mapping[int, list[int]]) -> None:
+        """Read the new tokens of rows that have a grammar, and mask what it rules out."""
+        entries = [self._rows[row] for row in news]
+        self._slots.open(entry.slot for entry in entries)
+        longest = max(map(len, news.values()))
+        plan = [
+            [row, entry.slot, entry.lost, *tokens, *[-1] * (longest - len(tokens))]
+            for entry, (row, tokens) in zip(entries, news.items(), strict=True)
+        ]
+        rows, index, lost, *columns = self._slots.upload(plan).unbind(1)
         for column in columns:
             self._slots.read(index, column)
         position = self._slots.constraint.slots.rows(index)
-        position = position._replace(state=position.state.masked_fill(unread.bool(), DEAD))
+        position = position._replace(state=position.state.masked_fill(lost.bool(), DEAD))
         logits[rows] = self._slots.constraint.apply(logits[rows], position, self._slots.end_tokens[index])
-        return logits
+
+
+def _turn(row: int, entry: _Row, wish: Wish) -> Turn:
+    return Turn(
+        row,
+        wish,
+        position=len(entry.output),
+        end_tokens=entry.admission.end_tokens,
+        constrained=entry.admission.request is not None,
+        prompt=entry.prompt,
+        output=np.array(entry.output, np.int64) if wish.sees_history else NO_TOKENS,
+        lost=entry.lost,
+    )
 
 
 def _known(tokens: Iterable[int]) -> list[int]:

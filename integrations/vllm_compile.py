@@ -24,7 +24,7 @@ KEPT_BYTES: Final = 1 << 28
 
 @dataclass(slots=True)
 class Figures:
-    """What the grammars of one engine process cost so far.
+    """What the grammars and draws of one engine process cost so far.
 
     Attributes:
         requests: admitted with a grammar.
@@ -34,6 +34,9 @@ class Figures:
         stall_seconds: for which the engine stood still because a table was not ready.
         closed_rows: requests that were only allowed to end, because their grammar could not be compiled.
         unread_tokens: how often a row was only allowed to end, because the engine did not show its tokens.
+        drawn_rows: rows of logits that were drawn from here, those of drafts included.
+        draw_seconds: what that took, waiting for the logits included.
+        mended_rows: those of them that could not be drawn from as they were.
     """
 
     requests: int = 0
@@ -43,6 +46,9 @@ class Figures:
     stall_seconds: float = 0.0
     closed_rows: int = 0
     unread_tokens: int = 0
+    drawn_rows: int = 0
+    draw_seconds: float = 0.0
+    mended_rows: int = 0
 
     def as_dict(self) -> dict[str, float]:
         """The figures by name."""

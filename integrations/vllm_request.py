@@ -1,4 +1,4 @@
-"""A vLLM request's extra arguments -> which grammar it asks for, or why it is refused.
+"""A vLLM request's extra arguments -> which grammar and which draw it asks for, or why it is refused.
 
 This runs in the API server for every request, before it is admitted, so it imports neither torch nor vLLM,
 and what it costs is bounded: see `LARGEST`, `DEEPEST` and `LOWERING_SECONDS`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -22,29 +22,16 @@ from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.regex import regex
 from sortition.integrations.request import FIELD
+from sortition.sampling.parameters import Parameters
 
 GRAMMARS: Final = ("json_schema", "regex", "choice")
 OPTIONS: Final = ("any_order", "whitespace")
-NOT_BUILT: Final = (
-    "grammar",
-    "after",
-    "draw",
-    "order",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical",
-    "epsilon",
-    "eta",
-    "top_n_sigma",
-    "xtc",
-    "dry",
-    "mirostat",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
+DRAW: Final = "draw"
+"""The field that asks for our draw and for nothing else of it."""
+
+SAMPLER: Final = Parameters.names()
+FIELDS: Final = (*GRAMMARS, *OPTIONS, DRAW, *SAMPLER)
+NOT_BUILT: Final = ("grammar", "after", "xtc", "dry", "mirostat")
 """Fields of the plan that this version does not have."""
 
 LARGEST: Final = 1 << 20
@@ -59,10 +46,17 @@ LOWERING_SECONDS: Final = 0.1
 Half of it or more goes into watching the clock: it is 50 ms of work. 97 of 100 real schemas need less.
 """
 
+MOST_TOKENS: Final = 4096
+"""Token ids that one field of the sampler may name: each of them is looked at in every step."""
+
+GREATEST: Final = 2**31 - 1
+"""Whole number in a field of the sampler; no vocabulary and no text is as long."""
+
 CHECKED: Final = 128
 """Verdicts that are kept; with each, up to `LARGEST` bytes of what it is about."""
 
 Result = TypeVar("Result")
+Named = TypeVar("Named", bound=Sized)
 
 
 class RequestError(ValueError):
@@ -104,7 +98,20 @@ class Request:
         return json_schema(value, whitespace=self.whitespace)
 
 
-def read(extra_args: Mapping[str, Any] | None) -> Request | None:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks of us: a grammar, a draw or both.
+
+    Attributes:
+        grammar: None without one.
+        draw: the parameters that it gives, by their names in `Parameters`; None where vLLM draws.
+    """
+
+    grammar: Request | None = None
+    draw: Mapping[str, Any] | None = None
+
+
+def read(extra_args: Mapping[str, Any] | None) -> Asked | None:
     """What a request asks for, None where it does not ask for us.
 
     Raises:
@@ -116,20 +123,20 @@ def read(extra_args: Mapping[str, Any] | None) -> Request | None:
         for name in get_close_matches(FIELD, map(str, extra_args), n=1, cutoff=0.8):
             raise RequestError(f"unknown field {name!r} in the extra arguments; did you mean {FIELD!r}?")
         return None
-    return _request(_mapping(extra_args[FIELD]))
+    return _asked(_mapping(extra_args[FIELD]))
 
 
-def check(extra_args: Mapping[str, Any] | None) -> Request | None:
+def check(extra_args: Mapping[str, Any] | None) -> Asked | None:
     """`read`, and refuse what no grammar comes from.
 
     Raises:
         RequestError: with a message for the user.
     """
-    request = read(extra_args)
-    refusal = None if request is None else _verdict(request)
+    asked = read(extra_args)
+    refusal = None if asked is None or asked.grammar is None else _verdict(asked.grammar)
     if refusal is not None:
         raise refusal.with_traceback(None)
-    return request
+    return asked
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -140,17 +147,28 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _request(fields: Mapping[str, Any]) -> Request:
+def _asked(fields: Mapping[str, Any]) -> Asked:
     for name in fields:
-        if name not in GRAMMARS + OPTIONS:
+        if name not in FIELDS:
             raise RequestError(_unknown(str(name)))
-    given = [name for name in GRAMMARS if fields.get(name) is not None]
-    if len(given) != 1:
+    asked = Asked(_grammar(fields), _draw(fields))
+    if asked.grammar is None and asked.draw is None:
         raise RequestError(
-            f"exactly one of {', '.join(GRAMMARS)} is needed, not {' and '.join(given) or 'none of them'}"
+            f"one of {', '.join(GRAMMARS)} is needed, not none of them, or {DRAW!r} or a field of the sampler"
         )
+    return asked
+
+
+def _grammar(fields: Mapping[str, Any]) -> Request | None:
+    given = [name for name in GRAMMARS if fields.get(name) is not None]
+    if len(given) > 1:
+        raise RequestError(f"one of {', '.join(GRAMMARS)} is possible, not {' and '.join(given)}")
     if _flag(fields, "any_order"):
         raise RequestError("'any_order' is not built yet; keys come in the order of 'properties'")
+    if not given:
+        if fields.get("whitespace") is not None:
+            raise RequestError("'whitespace' is a choice for 'json_schema', which is not there")
+        return None
     kind = given[0]
     value = fields[kind]
     if kind == "json_schema" and isinstance(value, str):
@@ -173,13 +191,86 @@ def _request(fields: Mapping[str, Any]) -> Request:
     return Request(kind, _spelled(value), whitespace)
 
 
+def _draw(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The parameters that are given, within their bounds."""
+    given = {name: fields[name] for name in SAMPLER if fields.get(name) is not None}
+    ours = _flag(fields, DRAW)
+    if not given:
+        return {} if ours else None
+    if fields.get(DRAW) is not None and not ours:
+        raise RequestError(f"{DRAW!r} is false, and {next(iter(given))!r} is a field of our draw")
+    given = {
+        name: _READERS[name](name, value) if name in _READERS else value for name, value in given.items()
+    }
+    for name, value in given.items():
+        if isinstance(value, int) and abs(value) > GREATEST:
+            raise RequestError(f"{name!r} is a number up to {GREATEST:,}")
+    try:
+        Parameters(**given)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    return given
+
+
+def _token(name: str, value: Any) -> int:
+    # JSON spells the keys of an object as texts.
+    token = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= GREATEST:
+        raise RequestError(f"{name!r} names tokens by their ids, not by {value!r:.40}")
+    return token
+
+
+def _tokens(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple):
+        raise RequestError(f"{name!r} is a list of token ids, not {_kind(value)}")
+    return _limited(name, tuple(_token(name, token) for token in value))
+
+
+def _phrases(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(phrase, list | tuple) for phrase in value):
+        raise RequestError(f"{name!r} is a list of phrases, each a list of token ids")
+    _limited(name, [token for phrase in value for token in phrase])
+    return tuple(_tokens(name, phrase) for phrase in value)
+
+
+def _bias(name: str, value: Any) -> Mapping[int, float]:
+    if not isinstance(value, Mapping):
+        raise RequestError(f"{name!r} is an object from token ids to numbers, not {_kind(value)}")
+    if any(isinstance(bias, int) and abs(bias) > GREATEST for bias in value.values()):
+        raise RequestError(f"{name!r} has numbers up to {GREATEST:,}")
+    return {_token(name, token): bias for token, bias in _limited(name, value).items()}
+
+
+def _order(name: str, value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, list | tuple) and all(isinstance(stage, str) for stage in value):
+        return tuple(value)
+    if not isinstance(value, str):
+        raise RequestError(f"{name!r} is the name of an order or a list of stages, not {_kind(value)}")
+    return value
+
+
+_READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
+    "logit_bias": _bias,
+    "allowed_tokens": _tokens,
+    "bad_words": _phrases,
+    "order": _order,
+}
+"""Fields whose values are not those that JSON has."""
+
+
+def _limited(name: str, values: Named) -> Named:
+    if len(values) > MOST_TOKENS:
+        raise RequestError(f"{name!r} names more than {MOST_TOKENS:,} tokens")
+    return values
+
+
 def _unknown(name: str) -> str:
     if name == "seed":
         return "'seed' is the request's own seed; set it there and not among our fields"
     if name in NOT_BUILT:
-        return f"{name!r} is not built yet; this version reads {', '.join(GRAMMARS + OPTIONS)}"
-    near = get_close_matches(name, GRAMMARS + OPTIONS + NOT_BUILT + ("seed",), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(GRAMMARS + OPTIONS)}"
+        return f"{name!r} is not built yet; this version reads {', '.join(FIELDS)}"
+    near = get_close_matches(name, (*FIELDS, *NOT_BUILT, "seed"), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FIELDS)}"
     return f"unknown field {name[:40]!r}; {hint}"
 
 

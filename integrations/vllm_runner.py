@@ -1,8 +1,8 @@
 """vLLM's second model runner: requests in slots; tokens on the device; a logits row for every draft.
 
 What is kept per slot follows the committed tokens alone, so calls may repeat, split the batch, or show rows
-of a prompt that is not all there, of a warm-up, or of a request that comes back in another slot. Nothing here
-waits for the device: loops end where bounds known to the host say so.
+of a prompt that is not all there, of a warm-up, or of a request that comes back in another slot. Masks do not
+wait for the device: loops end where bounds known to the host say so. Draws do, as they happen on the host.
 """
 
 from __future__ import annotations
@@ -13,44 +13,59 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sortition.integrations.vllm_draw import NO_TOKENS, Drawer, Tokens, Turn, Wish
 from sortition.integrations.vllm_slots import Admission, Slots
 from sortition.sampling.constraint import DEAD, FREE, Position
 
 
 class Runner:
-    """The slots that have a grammar.
+    """The slots whose requests are ours.
 
     Args:
         slots: one for each of the engine's.
         states: the engine's tokens by slot (`LogitsProcRequestState`).
         drafts: the most draft tokens of one request.
+        drawer: of this engine.
     """
 
-    def __init__(self, slots: Slots, states: Any, drafts: int) -> None:
+    def __init__(self, slots: Slots, states: Any, drafts: int, drawer: Drawer) -> None:
         self._slots = slots
+        self._drawer = drawer
         self._states = states
         self._drafts = drafts
         count = states.max_num_reqs
         self._constrained = np.zeros(count, np.bool_)
+        self._drawn = np.zeros(count, np.bool_)
+        self._wishes: dict[int, tuple[Wish, Admission]] = {}
         # How many committed tokens the device may have that were not read, at most.
         self._behind = np.zeros(count, np.int64)
         # The length up to which the device's tokens have been read, prompt included.
         self._read = torch.zeros(count, dtype=torch.int64, device=slots.device)
 
     def add(self, slot: int, admission: Admission | None) -> bool:
-        """A request takes the slot; whether its logits are masked."""
+        """A request takes the slot; whether its logits are changed."""
+        self._wishes.pop(slot, None)
+        self._constrained[slot] = admission is not None and admission.request is not None
+        self._drawn[slot] = admission is not None and admission.wish is not None
         if admission is None:
             self._slots.forget(slot)
         else:
             self._slots.admit(slot, admission)
-        self._constrained[slot] = admission is not None
+            if admission.wish is not None:
+                self._wishes[slot] = admission.wish, admission
         return admission is not None
 
     def mask(self, logits: Tensor, context: Any) -> Tensor:
-        """Logits [rows, vocabulary] with what a row's grammar rules out at -inf; see `LogitsContext`."""
+        """Logits [rows, vocabulary] with what a row may not emit at -inf; see `LogitsContext`."""
         requests = context.idx_mapping_np
-        if not self._constrained[requests].any():
-            return logits
+        if self._constrained[requests].any():
+            logits = self._constrain(logits, context)
+        turns = self._turns(context) if self._drawn[requests].any() else []
+        return self._drawer(logits, turns) if turns else logits
+
+    def _constrain(self, logits: Tensor, context: Any) -> Tensor:
+        """New logits with what a row's grammar rules out at -inf."""
+        requests = context.idx_mapping_np
         # Until a prompt is all there, nothing is drawn, and its grammar has time. For CUDA graphs, the engine
         # pads the lengths beyond the requests.
         lengths = context.seq_lens_upper_bound_np[: len(requests)]
@@ -99,3 +114,49 @@ class Runner:
             drawn = drawn & ~(reads & ((tokens < 0) | (after.dead & ~position.dead)))
             position = after
         return position._replace(grammar=position.grammar.masked_fill(~drawn, FREE)), ends
+
+    def _turns(self, context: Any) -> list[Turn]:
+        """The rows that are drawn from; what the device knows of them is waited for."""
+        slots = context.expanded_idx_mapping.long()
+        columns = (
+            slots,
+            context.expanded_local_pos,
+            context.pos,
+            context.input_ids,
+            self._states.total_len.gpu[slots],
+        )
+        facts = torch.stack([column.long() for column in columns]).cpu().numpy()
+        slots, local, pos, ids, total = facts
+        # The others are of a prompt in pieces or of a warm-up.
+        rows = np.flatnonzero(self._drawn[slots] & (pos == total - 1 + local)).tolist()
+        history = self._history(slots[rows], total[rows])
+        turns = []
+        for row in rows:
+            slot, drafts = int(slots[row]), ids[row - local[row] + 1 : row + 1]
+            # A placeholder among the drafts is not accepted, nor is what follows it.
+            if (drafts >= 0).all():
+                prompt = int(self._states.prompt_len.np[slot])
+                known = history.get(slot, NO_TOKENS)
+                wish, admission = self._wishes[slot]
+                turns.append(
+                    Turn(
+                        row,
+                        wish,
+                        position=int(total[row] - prompt + local[row]),
+                        end_tokens=admission.end_tokens,
+                        constrained=admission.request is not None,
+                        prompt=known[:prompt],
+                        output=np.concatenate([known[prompt:], drafts]) if slot in history else NO_TOKENS,
+                    )
+                )
+        return turns
+
+    def _history(self, slots: Tokens, lengths: Tokens) -> dict[int, Tokens]:
+        """The committed tokens, prompt included, of the slots whose wishes look at them."""
+        length = dict(zip(slots.tolist(), lengths.tolist(), strict=True))
+        length = {slot: count for slot, count in length.items() if self._wishes[slot][0].sees_history}
+        if not length:
+            return {}
+        ids = self._states.all_token_ids.gpu[self._slots.upload(list(length)), : max(length.values())]
+        tokens = ids.cpu().numpy().astype(np.int64)
+        return {slot: row[:count] for row, (slot, count) in zip(tokens, length.items(), strict=True)}

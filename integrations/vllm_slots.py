@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sortition.grammars.table import Table
 from sortition.integrations.vllm_compile import Compiler, logger
+from sortition.integrations.vllm_draw import Wish
 from sortition.integrations.vllm_request import Request
 from sortition.sampling.constraint import DEAD, FREE, Constraint, Position
 
@@ -31,10 +32,11 @@ CLOSED: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request in a slot: its grammar, and the ids at which it ends."""
+    """A request that is ours: its grammar, the ids at which it ends, and how it is drawn if not by vLLM."""
 
-    request: Request
+    request: Request | None
     end_tokens: tuple[int, ...]
+    wish: Wish | None = None
 
 
 class Slots:
@@ -70,7 +72,7 @@ class Slots:
         self._numbers: dict[Request, int] = {}
         self.constraint = Constraint(self._tables, device=device, slots=count)
         self.end_tokens = torch.full((count, 1), int(closed.end_tokens[0]), device=device)
-        self._admitted: dict[int, Admission] = {}
+        self._admitted: dict[int, tuple[Request, tuple[int, ...]]] = {}
         self._waiting: set[int] = set()
         self._left: set[int] = set()
 
@@ -84,17 +86,18 @@ class Slots:
         return sum(table.nbytes for table in self._tables)
 
     def admit(self, slot: int, admission: Admission) -> None:
-        """A request with a grammar takes the slot; its compilation begins."""
+        """A request takes the slot; if it has a grammar, the compilation begins."""
         self.forget(slot)
-        self._compiler.hold(admission.request)
-        self._admitted[slot] = admission
-        self._waiting.add(slot)
+        if admission.request is not None:
+            self._compiler.hold(admission.request)
+            self._admitted[slot] = admission.request, admission.end_tokens
+            self._waiting.add(slot)
 
     def forget(self, slot: int) -> None:
         """The slot's request is gone."""
-        admission = self._admitted.pop(slot, None)
-        if admission is not None:
-            self._compiler.release(admission.request)
+        admitted = self._admitted.pop(slot, None)
+        if admitted is not None:
+            self._compiler.release(admitted[0])
             self._waiting.discard(slot)
             self._left.add(slot)
 
@@ -111,13 +114,13 @@ class Slots:
         opened = [slot for slot in slots if slot in self._waiting]
         if opened:
             self._waiting.difference_update(opened)
-            admissions = [self._admitted[slot] for slot in opened]
-            self._place(dict.fromkeys(admission.request for admission in admissions))
-            numbers = [self._numbers.get(admission.request, CLOSED) for admission in admissions]
+            requests, ends = zip(*(self._admitted[slot] for slot in opened), strict=True)
+            self._place(dict.fromkeys(requests))
+            numbers = [self._numbers.get(request, CLOSED) for request in requests]
             self._compiler.figures.closed_rows += numbers.count(CLOSED)
             index = self.upload(opened)
             self.constraint.assign(index, self.upload(numbers))
-            self._write_end_tokens(index, [admission.end_tokens for admission in admissions])
+            self._write_end_tokens(index, ends)
         return opened
 
     def read(self, index: Tensor, tokens: Tensor) -> None:
@@ -146,7 +149,7 @@ class Slots:
 
     def _compact(self) -> None:
         """Drop the tables that no request holds; the others are renumbered, and all positions with them."""
-        live = {admission.request for admission in self._admitted.values()} & self._numbers.keys()
+        live = {request for request, _ in self._admitted.values()} & self._numbers.keys()
         if len(live) == len(self._numbers):
             return
         kept = [CLOSED, *sorted(self._numbers[request] for request in live)]

@@ -23,6 +23,14 @@ from vllm_scenarios import DATE, PERSON, TREE, WORDS, Engines, metric, parameter
 
 DEFAULT_REQUESTS = {"v1": 500, "v2": 60}
 IN_FLIGHT = 12
+DRAWS: list[dict[str, Any]] = [
+    {"draw": 1},
+    {"min_p": 0.1, "logit_bias": {"9": 5.0, "4000000": 1.0}},
+    {"temperature": 0.5, "frequency_penalty": 1.0, "bad_words": [[9], [10, 11]]},
+    {"order": "hf", "repetition_penalty": 1.3, "typical": 0.9},
+    {"min_tokens": 5, "top_k": 3},
+    {"allowed_tokens": [5], "bad_words": [[5]]},
+]
 
 
 def a_request(chance: random.Random) -> tuple[str, Any, dict[str, Any]]:
@@ -40,6 +48,8 @@ def a_request(chance: random.Random) -> tuple[str, Any, dict[str, Any]]:
             {"json_schema": {"type": "array", "items": {"enum": [number, "x", None]}, "maxItems": 4}},
         ]
     )
+    if chance.random() < 0.4:
+        fields = {**(fields or {}), **chance.choice(DRAWS)}
     options = {
         "temperature": chance.choice([0, 0.7, 1.3]),
         "top_k": chance.choice([0, 20]),

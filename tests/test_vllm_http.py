@@ -69,13 +69,16 @@ GOOD: list[dict[str, Any] | None] = [
     None,
     {"regex": DATE},
     {"json_schema": json.dumps(PERSON), "whitespace": "compact", "any_order": 0},
+    {"regex": DATE, "draw": 1, "min_p": 0.01, "logit_bias": {"5": -1}, "order": ["min_p", "top_k"]},
 ]
 BAD: list[tuple[Any, str]] = [
     ({"sortition": json.dumps({"regexp": "a"})}, "did you mean 'regex'?"),
     ({"sortition": json.dumps({"json_schema": {"type": "strin"}})}, "at the root: 'type'"),
     ({"sortition": json.dumps({"regex": "(a"})}, "regex: "),
     ({"sortition": "not JSON"}, "the field is not JSON"),
-    ({"sortition": json.dumps({"regex": "a", "min_p": 0.1})}, "'min_p' is not built yet"),
+    ({"sortition": json.dumps({"regex": "a", "dry": 0.1})}, "'dry' is not built yet"),
+    ({"sortition": json.dumps({"min_p": 1.5})}, "min_p is from 0 to 1"),
+    ({"sortition": json.dumps({"draw": 1, "top_kk": 5})}, "did you mean 'top_k'?"),
     ({"sortition": 1}, "JSON text is needed, not int"),
     ({"sortition": json.dumps({"json_schema": {"const": "x" * (1 << 20)}})}, "bytes of grammar"),
 ]
@@ -120,6 +123,21 @@ def test_chat(server: Server) -> None:
     for choice in answer["choices"]:
         if choice["finish_reason"] == "stop":
             assert is_valid(choice["message"]["content"], {"json_schema": TREE})
+
+
+def test_draws(server: Server) -> None:
+    def draw(seed: int, **sampler: Any) -> list[str]:
+        extra = request(draw=True, typical=0.9, **sampler, as_text=True)
+        status, answer = server.post(extra, max_tokens=12, temperature=1.0, seed=seed, n=2)
+        assert status == 200, answer
+        return [choice["text"] for choice in answer["choices"]]
+
+    assert draw(1) == draw(1)
+    assert len({*draw(1), *draw(5), *draw(5, temperature=0.3)}) == 6
+    assert draw(1)[1] == draw(2)[0]
+    status, answer = server.post(request(repetition_penalty=1.5, as_text=True), repetition_penalty=1.1)
+    assert status == 400
+    assert "say it once" in answer["error"]["message"]
 
 
 def test_structured_outputs_of_the_server_are_not_combined_with_ours(server: Server) -> None:

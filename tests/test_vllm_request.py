@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,17 @@ from sortition.grammars.errors import Invalid, Unsatisfiable
 from sortition.integrations.request import request
 from sortition.integrations.vllm_request import (
     DEEPEST,
+    GREATEST,
     LARGEST,
+    MOST_TOKENS,
+    Asked,
     Request,
     RequestError,
     check,
     read,
     within,
 )
+from sortition.sampling.parameters import Parameters
 
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {"type": "string"}}, "required": ["a"]}
 
@@ -46,9 +52,46 @@ SCHEMA = {"type": "object", "properties": {"b": {}, "a": {"type": "string"}}, "r
         ({"regex": "a+", "any_order": False, "choice": None}, Request("regex", '"a+"')),
     ],
 )
-def test_what_is_understood(fields: Any, expected: Request) -> None:
-    assert read({"sortition": fields, "something": "else"}) == expected
-    assert check({"sortition": fields}) == expected
+def test_grammars_that_are_understood(fields: Any, expected: Request) -> None:
+    assert read({"sortition": fields, "something": "else"}) == Asked(expected)
+    assert check({"sortition": fields}) == Asked(expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "draw"),
+    [
+        ({"draw": True}, {}),
+        ({"draw": 1, "top_k": None}, {}),
+        ('{"draw": 1, "temperature": 0}', {"temperature": 0}),
+        ({"min_p": 0.1}, {"min_p": 0.1}),
+        (
+            {"order": "llama.cpp", "penalty_window": 0, "min_p": 1.5},
+            {"order": "llama.cpp", "min_p": 1.5, "penalty_window": 0},
+        ),
+        ({"order": ["top_p", "temperature"]}, {"order": ("top_p", "temperature")}),
+        ({"logit_bias": {"5": -1, "07": 2.5}}, {"logit_bias": {5: -1, 7: 2.5}}),
+        ('{"logit_bias": {"5": -Infinity}}', {"logit_bias": {5: float("-inf")}}),
+        ({"logit_bias": {5: 1.0}}, {"logit_bias": {5: 1.0}}),
+        ({"allowed_tokens": [3, 1]}, {"allowed_tokens": (3, 1)}),
+        ({"bad_words": [[1, 2], (3,)]}, {"bad_words": ((1, 2), (3,))}),
+        ({"typical": 0.9, "ties": "keep", "min_keep": 2}, {"typical": 0.9, "ties": "keep", "min_keep": 2}),
+    ],
+)
+def test_draws_that_are_understood(fields: Any, draw: dict[str, Any]) -> None:
+    assert check({"sortition": fields}) == Asked(None, draw)
+
+
+def test_a_grammar_and_a_draw() -> None:
+    asked = check({"sortition": {"regex": "a+", "temperature": 0.7}})
+    assert asked == Asked(Request("regex", '"a+"'), {"temperature": 0.7})
+
+
+def test_every_parameter_can_be_asked_for() -> None:
+    values = {**asdict(Parameters()), "penalty_window": 9, "allowed_tokens": [1]}
+    asked = check({"sortition": json.dumps(values)})
+    assert asked is not None and asked.draw is not None
+    assert asked.draw.keys() == values.keys()
+    assert Parameters(**asked.draw) == Parameters(penalty_window=9, allowed_tokens=(1,))
 
 
 @pytest.mark.parametrize("extra", [None, {}, {"other": 1}])
@@ -71,16 +114,49 @@ def nested(depth: int) -> Any:
         ([], "not list"),
         ("", "the field is not JSON"),
         ("[1]", "not list"),
-        ({}, "exactly one of json_schema, regex, choice is needed, not none of them"),
+        ({}, "one of json_schema, regex, choice is needed, not none of them"),
+        ({"draw": 0, "top_p": None}, "one of json_schema, regex, choice is needed, not none of them"),
         ({"regex": "a", "choice": ["a"]}, "not regex and choice"),
         ({"regexp": "a"}, "unknown field 'regexp'; did you mean 'regex'?"),
         ({"regex": "a", "whitspace": "any"}, "did you mean 'whitespace'?"),
         ({"regex": "a", "tempreature": 1}, "did you mean 'temperature'?"),
-        ({"regex": "a", "qqq": 1}, "there are json_schema, regex, choice, any_order, whitespace"),
-        ({"regex": "a", "temperature": 1}, "'temperature' is not built yet"),
+        ({"regex": "a", "qqq": 1}, "there are json_schema, regex, choice, any_order, whitespace, draw, temp"),
+        ({"regex": "a", "top_p": 1.5}, "top_p is from 0 to 1, not 1.5"),
+        ({"temperature": -1}, "temperature is 0 or more"),
+        ({"temperature": float("nan")}, "temperature is a number"),
+        ({"temperature": "0.7"}, "temperature is a number, not '0.7'"),
+        ({"temperature": True}, "temperature is a number, not True"),
+        ({"top_k": 1.5}, "top_k is a whole number"),
+        ({"top_k": 10**400}, f"'top_k' is a number up to {GREATEST:,}"),
+        ({"ties": "some"}, "ties is 'exact' or 'keep'"),
+        ({"order": "hff"}, "unknown order 'hff'; did you mean 'hf'?"),
+        ({"order": ["top_q"]}, "unknown stage 'top_q'; did you mean"),
+        ({"order": 1}, "'order' is the name of an order or a list of stages, not int"),
+        ({"logit_bias": [1]}, "'logit_bias' is an object from token ids to numbers, not list"),
+        ({"logit_bias": {"a": 1}}, "'logit_bias' names tokens by their ids, not by 'a'"),
+        ({"logit_bias": {"1": "b"}}, "logit_bias of token 1 is a number"),
+        ({"logit_bias": {"1": 10**400}}, "'logit_bias' has numbers up to"),
+        (
+            {"logit_bias": dict.fromkeys(range(MOST_TOKENS + 1), 1)},
+            "'logit_bias' names more than 4,096 tokens",
+        ),
+        ({"allowed_tokens": []}, "allowed_tokens is empty"),
+        ({"allowed_tokens": 5}, "'allowed_tokens' is a list of token ids, not int"),
+        ({"allowed_tokens": [-1]}, "'allowed_tokens' names tokens by their ids, not by -1"),
+        ({"allowed_tokens": [True]}, "names tokens by their ids, not by True"),
+        ({"bad_words": [[]]}, "a phrase of bad_words is empty"),
+        ({"bad_words": ["no"]}, "'bad_words' is a list of phrases, each a list of token ids"),
+        ({"bad_words": [[2**31]]}, "'bad_words' names tokens by their ids"),
+        ({"bad_words": [[1] * MOST_TOKENS, [1]]}, "'bad_words' names more than 4,096 tokens"),
+        ({"allowed_token_ids": [1]}, "did you mean 'allowed_tokens'?"),
+        ({"draw": 0, "top_k": 5}, "'draw' is false, and 'top_k' is a field of our draw"),
+        ({"draw": "yes"}, "'draw' is true or false"),
+        ({"draw": 1, "seed": 1}, "'seed' is the request's own seed"),
+        ({"draw": 1, "whitespace": "any"}, "'whitespace' is a choice for 'json_schema', which is not there"),
+        ({"xtc": 1}, "'xtc' is not built yet"),
+        ({"mirostat": 1}, "'mirostat' is not built yet"),
         ({"grammar": "root ::= a"}, "'grammar' is not built yet"),
         ({"regex": "a", "after": "</think>"}, "'after' is not built yet"),
-        ({"regex": "a", "draw": 1}, "'draw' is not built yet"),
         ({"json_schema": True, "any_order": True}, "'any_order' is not built yet"),
         ({"json_schema": True, "any_order": 1}, "'any_order' is not built yet"),
         ({"json_schema": True, "any_order": "yes"}, "'any_order' is true or false"),
@@ -177,20 +253,34 @@ class Model:
         ({"json_schema": "{}", "whitespace": "any"}, {"json_schema": "{}", "whitespace": "any"}),
         ({"regex": "a"}, {"regex": "a"}),
         ({"choice": ("a", "b")}, {"choice": ["a", "b"]}),
+        ({"draw": True}, {"draw": True}),
+        (
+            {"regex": "a", "min_p": 0.1, "logit_bias": {5: 1.5}},
+            {"regex": "a", "min_p": 0.1, "logit_bias": {5: 1.5}},
+        ),
+        ({"allowed_tokens": (1, 2), "order": ("top_k",)}, {"allowed_tokens": [1, 2], "order": ["top_k"]}),
+        ({"bad_words": ((1, 2),), "ties": "keep"}, {"bad_words": [[1, 2]], "ties": "keep"}),
     ],
 )
 def test_request_builds_what_check_reads(arguments: dict[str, Any], fields: dict[str, Any]) -> None:
     assert request(**arguments) == {"sortition": fields}
     as_text = request(**arguments, as_text=True)
-    assert json.loads(as_text["sortition"]) == fields
+    assert json.loads(as_text["sortition"]) == json.loads(json.dumps(fields))
     assert check(as_text) == check(request(**arguments)) is not None
 
 
 def test_request_refuses_what_says_nothing() -> None:
-    with pytest.raises(ValueError, match="exactly one"):
+    with pytest.raises(ValueError, match="or is drawn here"):
         request()
-    with pytest.raises(ValueError, match="exactly one"):
+    with pytest.raises(ValueError, match="has one of json_schema, regex, choice, not 2 of them"):
         request(regex="a", json_schema={})
+    with pytest.raises(ValueError, match="top_p is from 0 to 1"):
+        request(top_p=2)
+
+
+def test_request_takes_every_parameter() -> None:
+    names = [*inspect.signature(request).parameters]
+    assert names[5:-1] == [*Parameters.names()]
     with pytest.raises(ValueError, match="json_schema alone"):
         request(regex="a", whitespace="any")
     with pytest.raises(TypeError):

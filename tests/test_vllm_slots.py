@@ -22,9 +22,12 @@ from sortition.grammars.table import Table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.vllm_batch import Batch
 from sortition.integrations.vllm_compile import Compiler, Figures
+from sortition.integrations.vllm_draw import Drawer, Penalties, Wish
 from sortition.integrations.vllm_request import Request
 from sortition.integrations.vllm_runner import Runner
 from sortition.integrations.vllm_slots import Admission, Slots
+from sortition.sampling.parameters import Parameters
+from sortition.sampling.reference import Context, draw
 
 END, STOP = 256, 257
 VOCABULARY = Vocabulary.of(
@@ -43,7 +46,7 @@ VOCABULARY = Vocabulary.of(
     end_tokens=[END],
 )
 WIDTH = VOCABULARY.size + 3
-PROMPT = 5
+PROMPT = list(b'1a"[{')
 WAITING = {
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.nonzero.default,
@@ -62,17 +65,30 @@ REQUESTS = [
     ),
     Request("regex", '""'),
 ]
+WISHES = [
+    Wish(Parameters(), 1),
+    Wish(Parameters(temperature=0.7, top_k=20, min_p=0.01), -5),
+    Wish(Parameters(temperature=0.0, logit_bias={65: 3.0}, min_tokens=3), 2**62),
+    Wish(Parameters(repetition_penalty=1.3, frequency_penalty=0.5, presence_penalty=0.2, top_p=0.9), 7),
+    Wish(Parameters(bad_words=((49,), (50, 50)), typical=0.9), 8),
+    Wish(Parameters(order="hf", presence_penalty=5.0), 9),
+    # The prompt's tokens are the most likely ones until they are punished.
+    Wish(Parameters(temperature=0.5, logit_bias=dict.fromkeys(PROMPT, 4.0)), 10, Penalties(3.0, 2.0, 0.0)),
+    Wish(Parameters(temperature=0.0, logit_bias=dict.fromkeys(PROMPT, 4.0), repetition_penalty=2.0), 11),
+    Wish(Parameters(temperature=0.0, logit_bias=dict.fromkeys(PROMPT, 4.0), frequency_penalty=2.0), 12),
+]
 TABLES = {request: request.grammar().compile(VOCABULARY) for request in REQUESTS}
 CLOSED = Grammar(EMPTY).compile(VOCABULARY)
 
 
 @dataclass
 class Text:
-    """One request of a made-up engine: its grammar (None: free), and what it has emitted."""
+    """One request of a made-up engine: its grammar (None: free), its draw, and what it has emitted."""
 
     request: Request | None
     ends: tuple[int, ...] = (END,)
     output: list[int] = field(default_factory=list)
+    wish: Wish | None = None
 
     def allowed(self, drafts: Sequence[int] = ()) -> np.ndarray | None:
         """bool [width], what may come next; None where the row has to be left alone."""
@@ -81,7 +97,7 @@ class Text:
         matcher = Matcher(TABLES[self.request], end_tokens=self.ends)
         for token in self.output:
             assert matcher.advance(token)
-        if not all(matcher.advance(draft) for draft in drafts):
+        if not all(draft < VOCABULARY.size and matcher.advance(draft) for draft in drafts):
             return None
         bits = np.unpackbits(matcher.allowed().view(np.uint8), bitorder="little")
         return np.append(bits, np.zeros(WIDTH, np.uint8))[:WIDTH].astype(bool)
@@ -95,18 +111,43 @@ class Text:
 
     @property
     def admission(self) -> Admission | None:
-        return None if self.request is None else Admission(self.request, self.ends)
+        ours = self.request is not None or self.wish is not None
+        return Admission(self.request, self.ends, self.wish) if ours else None
+
+    def after(self, logits: Tensor, drafts: Sequence[int] = ()) -> Tensor:
+        """A row of logits as it has to be given back."""
+        allowed = self.allowed(drafts)
+        if allowed is not None:
+            logits = logits.masked_fill(~torch.from_numpy(allowed), float("-inf"))
+        if self.wish is None or any(draft < 0 for draft in drafts):
+            return logits
+        output = [*self.output, *drafts]
+        if self.wish.penalties is not None:
+            logits = logits.clone()
+            self.wish.penalties.apply(logits, np.array(PROMPT), np.array(output, np.int64))
+        context = Context(self.wish.seed, len(output), PROMPT, output, self.ends)
+        token, law = draw(logits.numpy(), self.wish.parameters, context)
+        if law.flags:
+            # Nothing is left: what the grammar allows, each as likely as the other.
+            left = torch.where(logits > float("-inf"), 0.0, float("-inf"))
+            token, _ = draw(left.numpy(), Parameters(), context)
+        return one_left(token)
+
+
+def one_left(token: int) -> Tensor:
+    return torch.full((WIDTH,), float("-inf")).index_fill(0, torch.tensor([token]), 0.0)
 
 
 def check(masked: Tensor, logits: Tensor, allowed: np.ndarray | None) -> None:
-    """One row of logits, before and after."""
+    """One row of logits, before and after a mask."""
     expected = logits if allowed is None else logits.masked_fill(~torch.from_numpy(allowed), float("-inf"))
     assert torch.equal(masked, expected)
 
 
 def a_text(chance: random.Random) -> Text:
     request = chance.choice([None, *REQUESTS])
-    return Text(request, chance.choice([(END,), (END, STOP), (STOP,)]))
+    wish = chance.choice([None, chance.choice(WISHES)])
+    return Text(request, chance.choice([(END,), (END, STOP), (STOP,)]), wish=wish)
 
 
 def slots(count: int, **bounds: Any) -> Slots:
@@ -125,21 +166,26 @@ class SecondEngine:
             total_len=SimpleNamespace(gpu=torch.zeros(count, dtype=torch.int32)),
         )
         self.slots = slots(count, **bounds)
-        self.runner = Runner(self.slots, self.states, DRAFTS)
+        self.figures = Figures()
+        self.runner = Runner(self.slots, self.states, DRAFTS, Drawer(self.figures))
         self.texts: dict[int, Text] = {}
 
     def add(self, slot: int, text: Text) -> None:
-        assert self.runner.add(slot, text.admission) == (text.request is not None)
+        assert self.runner.add(slot, text.admission) == (text.admission is not None)
         self.texts[slot] = text
-        self.states.prompt_len.np[slot] = PROMPT
-        self.states.prefill_len.np[slot] = PROMPT + len(text.output)
+        self.states.prompt_len.np[slot] = len(PROMPT)
+        self.states.prefill_len.np[slot] = len(PROMPT) + len(text.output)
         self.states.all_token_ids.gpu[slot] = -7
         self.flush(slot)
 
     def flush(self, slot: int) -> None:
-        tokens = [1] * PROMPT + self.texts[slot].output
+        tokens = PROMPT + self.texts[slot].output
         self.states.total_len.gpu[slot] = len(tokens)
         self.states.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+
+    def last(self, slot: int) -> int:
+        """The token that is fed where nothing is a draft."""
+        return self.texts[slot].output[-1] if slot in self.texts and self.texts[slot].output else PROMPT[-1]
 
     def context(self, drafts: dict[int, list[int]], seen: dict[int, int] | None = None) -> Any:
         """A batch of slots with their drafts; `seen`: the prompts that are not all there, and how much is."""
@@ -147,7 +193,7 @@ class SecondEngine:
         rows = [
             (slot, local, seen.get(slot, int(self.states.total_len.gpu[slot])) - 1 + local, draft)
             for slot, tokens in drafts.items()
-            for local, draft in enumerate([1, *tokens])
+            for local, draft in enumerate([self.last(slot), *tokens])
         ]
         bounds = [seen.get(slot, int(self.states.total_len.gpu[slot])) + len(drafts[slot]) for slot in drafts]
         index, local, pos, ids = torch.tensor(rows, dtype=torch.int32).unbind(1)
@@ -169,11 +215,13 @@ class SecondEngine:
         row = 0
         for slot, tokens in drafts.items():
             for count in range(len(tokens) + 1):
-                text = self.texts[slot]
-                allowed = None if seen is not None and slot in seen else text.allowed(tokens[:count])
-                # What follows a draft that is not accepted is never drawn from; past an end, it is masked.
-                if not (allowed is None and text.ends_within(tokens[:count])):
-                    check(masked[row], logits[row], allowed)
+                text, before = self.texts[slot], tokens[:count]
+                refused = text.request is not None and text.allowed(before) is None and min(before) >= 0
+                if seen is not None and slot in seen:
+                    assert torch.equal(masked[row], logits[row])
+                # Nobody looks at what follows a draft that is not accepted; past an end, it is masked.
+                elif not refused or not (text.wish is not None or text.ends_within(before)):
+                    assert torch.equal(masked[row], text.after(logits[row], before))
                 row += 1
 
 
@@ -211,7 +259,7 @@ def test_the_second_runner_does_its_worst(seed: int, arena_bytes: int) -> None:
             text = preempted.pop() if preempted and chance.random() < 0.7 else a_text(chance)
             engine.add(slot, text)
             if chance.random() < 0.5:
-                engine.check({slot: []}, {slot: chance.randrange(1, PROMPT + len(text.output))})
+                engine.check({slot: []}, {slot: chance.randrange(1, len(PROMPT) + len(text.output))})
         batch = [slot for slot in engine.texts if chance.random() < 0.8]
         chance.shuffle(batch)
         if not batch:
@@ -286,11 +334,11 @@ class FirstEngine:
         self.count = count
         self.slots = slots(count, **bounds)
         self.figures = Figures()
-        self.batch = Batch(self.slots, count, self.figures)
+        self.batch = Batch(self.slots, count, Drawer(self.figures), self.figures)
         self.rows: dict[int, Text] = {}
 
     def add(self, row: int, text: Text) -> None:
-        self.batch.add(row, text.admission, text.output)
+        self.batch.add(row, text.admission, text.output, PROMPT)
         self.rows[row] = text
 
     def check(self) -> None:
@@ -299,7 +347,8 @@ class FirstEngine:
         logits = torch.randn(max(self.rows) + 1, WIDTH)
         masked = self.batch.mask(logits.clone())
         for row in range(len(logits)):
-            check(masked[row], logits[row], self.rows[row].allowed() if row in self.rows else None)
+            expected = self.rows[row].after(logits[row]) if row in self.rows else logits[row]
+            assert torch.equal(masked[row], expected)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -355,9 +404,33 @@ def test_a_placeholder_closes_the_row_until_its_token_is_there() -> None:
     engine.check()
 
 
-def test_an_output_that_begins_anew() -> None:
+def test_a_placeholder_ends_a_text_that_is_drawn_here() -> None:
     engine = FirstEngine(2)
-    text = Text(REQUESTS[0])
+    for row, request in enumerate((None, REQUESTS[0])):
+        engine.add(row, Text(request, ends=(STOP,), wish=WISHES[0]))
+    engine.check()
+    for text in engine.rows.values():
+        text.output.append(-1)
+    masked = engine.batch.mask(torch.zeros(2, WIDTH))
+    assert (masked == 0).nonzero().tolist() == [[0, STOP], [1, STOP]]
+    assert engine.figures.unread_tokens == 2
+    for text in engine.rows.values():
+        text.output[-1] = ord("1")
+    engine.check()
+
+
+def test_a_prompt_that_is_not_made_of_tokens() -> None:
+    engine = FirstEngine(1)
+    text = Text(None, wish=WISHES[3])
+    engine.batch.add(0, text.admission, text.output, None)
+    masked = engine.batch.mask(torch.zeros(1, WIDTH))
+    assert (masked == 0).sum() == 1
+
+
+@pytest.mark.parametrize("wish", [None, WISHES[0]])
+def test_an_output_that_begins_anew(wish: Wish | None) -> None:
+    engine = FirstEngine(2)
+    text = Text(REQUESTS[0], wish=wish)
     engine.add(1, text)
     text.output += b"12"
     engine.check()

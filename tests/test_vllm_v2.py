@@ -29,3 +29,21 @@ def test_drafts_are_accepted_and_change_nothing(report: dict[str, Any]) -> None:
     greedy = (0, 3, 4)
     for number in greedy:
         assert report["drafts"][number]["tokens"] == report["no drafts"][number]["tokens"]
+
+
+def test_draws_are_the_same_with_drafts_and_without(report: dict[str, Any]) -> None:
+    """vLLM refuses min_p and logit_bias beside drafts; ours hold for every draft."""
+    assert report["accepted draws"] > 0
+    texts = [tuple(result["tokens"]) for result in report["drawn with drafts"]]
+    assert texts == [tuple(result["tokens"]) for result in report["drawn without drafts"]]
+    assert len(set(texts)) == len(texts)
+    for result in report["drawn with drafts"]:
+        judge(result)
+    biased, _, punished, _ = texts
+    assert len(set(biased)) == len(set(punished)) == 2
+    assert all(len(set(punished[at : at + 3])) > 1 for at in range(len(punished) - 2))
+
+
+def test_a_draw_alone_is_that_in_a_batch(report: dict[str, Any]) -> None:
+    (alone,) = report["drawn alone"]
+    assert alone["tokens"] == report["drawn with drafts"][0]["tokens"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_reports import is_beginning, is_valid, judge
+from vllm_reports import has_grammar, is_beginning, is_valid, judge
 
 Report = dict[str, Any]
 
@@ -12,7 +12,7 @@ Report = dict[str, Any]
 def test_requests_with_and_without_grammars_share_a_batch(report: Report) -> None:
     for result in report["mixed"]:
         judge(result)
-    constrained = [result for result in report["mixed"] if result["fields"] is not None]
+    constrained = [result for result in report["mixed"] if has_grammar(result["fields"])]
     assert len(constrained) == 6
     # All of them are short enough to be finished, except that the tree may go deep.
     assert sum(result["reason"] == "stop" for result in constrained) >= 5
@@ -53,6 +53,16 @@ def test_other_parameters_beside_a_grammar(report: Report) -> None:
     assert is_valid(ignoring["text"], ignoring["fields"])
 
 
+def test_the_same_law_wherever_logits_are_changed(report: Report) -> None:
+    """By vLLM alone, by vLLM beside our draw, or by our draw alone: greedy texts tell."""
+    plain, *_ = report["edits"]["plain"]
+    changed = {name: texts for name, texts in report["edits"].items() if name != "plain"}
+    assert changed
+    for name, (theirs, both, ours) in changed.items():
+        assert theirs == both == ours, name
+        assert theirs != plain, name
+
+
 def test_processed_logprobs_show_the_mask(report: Report) -> None:
     (result,) = report["processed"]
     judge(result)
@@ -66,11 +76,13 @@ def test_processed_logprobs_show_the_mask(report: Report) -> None:
 
 def test_refusals_say_why(report: Report) -> None:
     expected = {
-        "no grammar": "exactly one of json_schema, regex, choice",
+        "no grammar": "one of json_schema, regex, choice is needed",
         "two grammars": "not regex and choice",
         "misspelt": "did you mean 'json_schema'?",
-        "not built": "'min_p' is not built yet",
+        "not built": "'xtc' is not built yet",
         "seed": "'seed' is the request's own seed",
+        "bounds": "top_p is from 0 to 1",
+        "said twice": "'presence_penalty' is among our fields, and the request itself",
         "schema": "at the root: 'type'",
         "structured outputs": "structured outputs",
         "thinking budget": "thinking_token_budget",
@@ -103,6 +115,8 @@ def test_figures(report: Report) -> None:
     assert stats["compiles"] <= 8
     assert stats["closed_rows"] == stats["dead_rows"] == stats["unread_tokens"] == 0
     assert stats["compile_seconds"] > 0
+    assert stats["drawn_rows"] > 12
+    assert stats["draw_seconds"] > 0
 
 
 def test_a_real_model(report: Report) -> None:

@@ -64,6 +64,12 @@ def run(runner: str, folder: Path) -> dict[str, Any]:
     return result
 
 
+def has_grammar(fields: Any) -> bool:
+    """Whether a request asks for a grammar, and not for nothing or a draw alone."""
+    asked = None if fields is None else read({"sortition": fields})
+    return asked is not None and asked.grammar is not None
+
+
 def is_valid(text: str, fields: Any) -> bool:
     """Whether a text is what the request asked for, judged without our grammars."""
     import jsonschema
@@ -83,16 +89,21 @@ def is_valid(text: str, fields: Any) -> bool:
 
 def is_beginning(text: str, fields: Any) -> bool:
     """Whether a text that was cut short could have become what the request asked for, byte by byte."""
-    request = read({"sortition": fields})
-    assert request is not None
-    walk = Walk(request.grammar().machine)
+    asked = read({"sortition": fields})
+    assert asked is not None and asked.grammar is not None
+    walk = Walk(asked.grammar.grammar().machine)
     # The text may end in the middle of a character.
     return all(walk.advance(byte) for byte in text.rstrip("\ufffd").encode())
 
 
 def judge(result: dict[str, Any]) -> None:
     """Assert that an output is valid, or the beginning of a valid one where it was cut short."""
-    if result["fields"] is None:
+    fields = result["fields"]
+    if (
+        fields is None
+        or not {"json_schema", "regex", "choice"}
+        & (json.loads(fields) if isinstance(fields, str) else fields).keys()
+    ):
         return
     finished = result["reason"] == "stop"
     assert (is_valid if finished else is_beginning)(result["text"], result["fields"]), result

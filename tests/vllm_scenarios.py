@@ -64,6 +64,7 @@ MIXED: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = [
     (REPEATED, None, {"temperature": 0}),
     ("A date again:", {"regex": DATE}, {"temperature": 0}),
     ("Good morning", None, {"temperature": 1.0, "seed": 5, "top_p": 0.9, "top_k": 40}),
+    ("A free text", {"top_k": 20, "frequency_penalty": 0.5}, {"temperature": 0, "seed": 6, "max_tokens": 12}),
 ]
 """Prompt, fields of the request (None: free), and other sampling parameters."""
 
@@ -134,6 +135,19 @@ def generate(llm: Any, requests: list[tuple[str, Any, dict[str, Any]]]) -> list[
     ]
 
 
+def answers(llm: Any, requests: dict[str, tuple[Any, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """What requests give to one prompt, all of them in one batch, by their names."""
+    outputs = llm.generate(
+        ["Say:"] * len(requests),
+        [parameters(fields, **options) for fields, options in requests.values()],
+        use_tqdm=False,
+    )
+    return {
+        name: [result(fields, one) for one in output.outputs]
+        for (name, (fields, _)), output in zip(requests.items(), outputs, strict=True)
+    }
+
+
 def result(fields: Any, output: Any) -> dict[str, Any]:
     logprobs = output.logprobs and [
         {str(token): value.logprob for token, value in step.items()} for step in output.logprobs
@@ -148,7 +162,7 @@ def result(fields: Any, output: Any) -> dict[str, Any]:
     }
 
 
-def features(llm: Any) -> dict[str, Any]:
+def features(llm: Any) -> dict[str, list[dict[str, Any]]]:
     """Every other sampling parameter beside a grammar, each in a request of its own, all in one batch."""
     tokenizer = llm.get_tokenizer()
     person = {"json_schema": PERSON}
@@ -178,14 +192,101 @@ def features(llm: Any) -> dict[str, Any]:
         "nothing": ({"regex": ""}, {"temperature": 0}),
         "unicode": ({"choice": ["größe", "日本"]}, {"seed": 8}),
     }
-    outputs = llm.generate(
-        ["Say:"] * len(requests),
-        [parameters(fields, **options) for fields, options in requests.values()],
-        use_tqdm=False,
-    )
+    return answers(llm, requests)
+
+
+def draws(llm: Any) -> dict[str, list[dict[str, Any]]]:
+    """Every field of the sampler in two requests of the same seed, and what else there is to a draw."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    person = {"json_schema": PERSON}
+    words, other = llm.get_tokenizer().encode("one two three four"), llm.get_tokenizer().encode("a b c")
+    fields: dict[str, dict[str, Any]] = {
+        "draw": {"draw": 1},
+        "temperature": {"temperature": 0.5},
+        "top_k": {"top_k": 5},
+        "top_p": {"top_p": 0.5},
+        "min_p": {"min_p": 0.2},
+        "typical": {"typical": 0.5},
+        "epsilon": {"epsilon": 0.001},
+        "eta": {"eta": 0.01},
+        "top_n_sigma": {"top_n_sigma": 1.0},
+        "repetition_penalty": {"repetition_penalty": 1.5, "allowed_tokens": words},
+        "presence_penalty": {"presence_penalty": 1.0, "penalty_window": 3, "allowed_tokens": words},
+        "frequency_penalty": {"frequency_penalty": 1.0, "allowed_tokens": words},
+        "logit_bias": {"logit_bias": {str(token): 20.0 for token in words}},
+        "allowed_tokens": {"allowed_tokens": words},
+        "bad_words": {"allowed_tokens": [*words, *other], "bad_words": [[token] for token in other]},
+        "min_tokens": {"min_tokens": 4, "logit_bias": {str(words[0]): 100.0}},
+        "order": {"order": "llama.cpp", "temperature": 2.0, "min_p": 0.1},
+        "stages": {"order": ["top_k", "temperature"], "top_k": 9, "ties": "keep", "min_keep": 2},
+        "grammar": {**person, "temperature": 0.7, "top_k": 50},
+        "grammar and bias": {"choice": WORDS, "logit_bias": {"5": 3.0}},
+        "nothing left": {"choice": WORDS, "allowed_tokens": [5]},
+    }
+    seeded = {"temperature": 1.0, "seed": 11, "max_tokens": 12}
+    requests: dict[str, tuple[Any, dict[str, Any]]] = {
+        name: (given, {**seeded, **({"max_tokens": 60} if name.startswith("grammar") else {})})
+        for name, given in fields.items()
+    }
+    requests["min_tokens"][1]["stop_token_ids"] = [words[0]]
+    requests |= {f"{name} again": request for name, request in requests.items()}
+    requests |= {
+        "n": ({"draw": 1}, {**seeded, "n": 2}),
+        "no seed": ({"draw": 1}, {**seeded, "seed": None}),
+        "no seed again": ({"draw": 1}, {**seeded, "seed": None}),
+        "greedy": (None, {"temperature": 0, "max_tokens": 12}),
+        "theirs greedy": ({"draw": 1}, {"temperature": 0, "max_tokens": 12}),
+        "ours greedy": ({"temperature": 0}, seeded),
+        "ours not greedy": ({"temperature": 1.0}, {**seeded, "temperature": 0}),
+        "one token": ({"top_k": 1}, seeded),
+        "logprobs": ({"top_k": 5}, {**seeded, "logprobs": 2}),
+        "structured outputs": (
+            {"draw": 1},
+            {**seeded, "structured_outputs": StructuredOutputsParams(choice=WORDS)},
+        ),
+    }
+    results = answers(llm, requests)
+    alone = answers(llm, {"alone": requests["min_p"]})
+    return {**results, **alone}
+
+
+def edits(llm: Any) -> dict[str, list[list[int]]]:
+    """What changes logits, in greedy texts: by vLLM alone, by vLLM before our draw, and by our draw alone."""
+    from vllm import SamplingParams
+
+    tokenizer = llm.get_tokenizer()
+    # Few tokens, so that a text repeats them; some are those of the prompt.
+    few = sorted(set(tokenizer.encode("Say: one two three four")))
+    plain = {"temperature": 0, "max_tokens": 8}
+    (found,) = answers(llm, {"plain": (None, {**plain, "allowed_token_ids": few})})["plain"]
+    first, second, third, *_ = dict.fromkeys(found["tokens"])
+    words = SamplingParams(bad_words=[tokenizer.decode([second])])
+    words.update_from_tokenizer(tokenizer)
+    theirs: dict[str, dict[str, Any]] = {
+        "logit_bias": {"logit_bias": {first: -2.0, third: 1.0}},
+        "repetition": {"repetition_penalty": 1.5},
+        "presence": {"presence_penalty": 2.0},
+        "frequency": {"frequency_penalty": 1.5},
+        "bad words": {"bad_words": words.bad_words},
+        "min tokens": {"min_tokens": 5, "stop_token_ids": [third]},
+    }
+    theirs["together"] = {name: value for each in theirs.values() for name, value in each.items()}
+    requests: dict[str, tuple[Any, dict[str, Any]]] = {}
+    for name, options in theirs.items():
+        fields = {"allowed_tokens": few, **options}
+        stops = {"stop_token_ids": fields.pop("stop_token_ids", [])}
+        if "bad_words" in fields:
+            fields["bad_words"] = words.bad_words_token_ids
+        both = {**plain, **options, "allowed_token_ids": few}
+        requests[f"{name}: vLLM"] = None, both
+        requests[f"{name}: both"] = {"draw": True}, both
+        requests[f"{name}: ours"] = fields, {**plain, **stops}
+    results = {name: result["tokens"] for name, (result,) in answers(llm, requests).items()}
+    ways = ("vLLM", "both", "ours")
     return {
-        name: [result(fields, one) for one in output.outputs]
-        for (name, (fields, _)), output in zip(requests.items(), outputs, strict=True)
+        "plain": [found["tokens"]],
+        **{name: [results[f"{name}: {way}"] for way in ways] for name in theirs},
     }
 
 
@@ -198,8 +299,10 @@ def refusals(llm: Any) -> dict[str, str]:
         "no grammar": ({}, {}),
         "two grammars": ({"regex": "a", "choice": ["a"]}, {}),
         "misspelt": ({"json_shema": PERSON}, {}),
-        "not built": ({"regex": "a", "min_p": 0.1}, {}),
-        "seed": ({"regex": "a", "seed": 1}, {}),
+        "not built": ({"regex": "a", "xtc": 0.1}, {}),
+        "seed": ({"draw": 1, "seed": 1}, {}),
+        "bounds": ({"regex": "a", "top_p": 1.5}, {}),
+        "said twice": ({"presence_penalty": 0.5}, {"presence_penalty": 1.0}),
         "schema": ({"json_schema": {"type": "strin"}}, {}),
         "structured outputs": ({"regex": "a"}, {"structured_outputs": StructuredOutputsParams(choice=["a"])}),
         "thinking budget": ({"regex": "a"}, {"thinking_token_budget": 5}),
@@ -303,8 +406,32 @@ def drafts(engines: Engines) -> None:
         engines.report["drafts"] = generate(llm, requests)
         engines.report["accepted"] = metric(llm, "vllm:spec_decode_num_accepted_tokens")
         engines.report["proposed"] = metric(llm, "vllm:spec_decode_num_draft_tokens")
+        drawn = drawn_with_drafts(llm.get_tokenizer())
+        engines.report["drawn with drafts"] = generate(llm, drawn)
+        engines.report["accepted draws"] = (
+            metric(llm, "vllm:spec_decode_num_accepted_tokens") - engines.report["accepted"]
+        )
+        engines.report["drawn alone"] = generate(llm, drawn[:1])
     with engines.start("no drafts") as llm:
         engines.report["no drafts"] = generate(llm, requests)
+        engines.report["drawn without drafts"] = generate(llm, drawn)
+
+
+def drawn_with_drafts(tokenizer: Any) -> list[tuple[str, Any, dict[str, Any]]]:
+    """Draws of texts that repeat themselves, so that drafts are accepted now and then."""
+    one, two = tokenizer.encode("one two")[:2]
+    few = {"logit_bias": {str(one): 30.0, str(two): 30.0}}
+    options = {"temperature": 1.0, "max_tokens": 14}
+    return [
+        (REPEATED, {**few, "min_p": 0.05}, {**options, "seed": 1}),
+        (REPEATED, {"regex": "( one two three four){2,6}", "top_p": 0.9}, {**options, "seed": 2}),
+        (
+            REPEATED,
+            {**few, "frequency_penalty": 0.3, "bad_words": [[one, one, one], [two, two, two]]},
+            {**options, "seed": 3},
+        ),
+        (REPEATED, {**few, "temperature": 2.0}, {**options, "seed": None}),
+    ]
 
 
 def run(engines: Engines, real: str | None) -> None:
@@ -315,6 +442,9 @@ def run(engines: Engines, real: str | None) -> None:
         report["runner"] = type(llm.llm_engine.model_executor.driver_worker.worker.model_runner).__module__
         report["mixed"] = generate(llm, MIXED)
         report["features"] = features(llm)
+        report["edits"] = edits(llm)
+        if engines.runner == "v1":
+            report["draws"] = draws(llm)
         report["refusals"] = refusals(llm)
         report["aborted"] = aborted(llm)
         report["asynchronous"] = llm.llm_engine.vllm_config.scheduler_config.async_scheduling
