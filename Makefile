@@ -15,7 +15,9 @@ PATIENT := OMP_WAIT_POLICY=passive
 demo: $(VENV)/demo.stamp
 	$(PATIENT) $(BIN)/python -m demo
 
+# Loops are compiled first, so that not every test process does.
 test: $(VENV)/test.stamp
+	$(BIN)/python -m sortition.sampling.cpu
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 check: $(VENV)/test.stamp

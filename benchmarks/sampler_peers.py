@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from sortition.sampling import cpu
 from sortition.sampling.rules import MinP, Rule, Temperature, TopK, TopP
 from sortition.sampling.sampler import Sampler
 
@@ -52,6 +53,7 @@ class Sortition:
             rules.append(TopP(setting.top_p))
         if setting.min_p:
             rules.append(MinP(setting.min_p))
+        cpu.LOOPS.load()
         sampler = Sampler(*rules)
         state = sampler.start(rows, seed=7)
         return lambda logits: sampler(logits, state).tokens

@@ -61,7 +61,8 @@ class Columns:
         repetition_sees_prompt, presence_sees_prompt, frequency_sees_prompt, phrases_see_prompt,
             spares_end_tokens, joint, top_p_more, typical_more: bool [rows], of the order.
         keep_ties: bool [rows].
-        bias: int64 [rows, 2], where in `bias_tokens` (int64) and `bias_values` (float32) a row's begin and end.
+        bias: int64 [rows, 2], where in `bias_tokens` (int64) and `bias_values` (float32) a row's begin and
+            end.
         allowed: int64 [rows, 2], where in `allowed_tokens` (int64) a row's begin and end.
         phrases: int64 [rows, 2], where in `phrase_spans` a row's bad words begin and end.
         phrase_spans: int64 [phrases, 2], where in `phrase_tokens` (int64) they begin and end.
@@ -182,14 +183,23 @@ class Columns:
                 raise ValueError(f"{name} names token {greatest}, and there are {width} tokens")
 
 
-_SHARED: Final = ("parameters", "bias_tokens", "bias_values", "allowed_tokens", "phrase_spans", "phrase_tokens")
+_SHARED: Final = (
+    "parameters",
+    "bias_tokens",
+    "bias_values",
+    "allowed_tokens",
+    "phrase_spans",
+    "phrase_tokens",
+)
 _BY_ROW: Final = tuple(each.name for each in fields(Columns) if each.name not in _SHARED)
 
 
 def _aims(name: str, rows: Sequence[Parameters], orders: Sequence[Order]) -> Float64:
     """The shares of the mass that a filter aims at."""
     pairs = zip(rows, orders, strict=True)
-    return np.array([aimed(getattr(each, name), name in order.more_than) for each, order in pairs], np.float64)
+    return np.array(
+        [aimed(getattr(each, name), name in order.more_than) for each, order in pairs], np.float64
+    )
 
 
 @lru_cache
@@ -209,7 +219,11 @@ def _program(parameters: Parameters, order: Order) -> tuple[list[int], int]:
     """Codes of the stages that do something, and how many of them are edits."""
     edits, filters = _parts(order.stages)
     greedy = parameters.temperature < GREEDY_BELOW
-    codes = [CODES[stage] for stage in edits if _acts(parameters, stage) and not (greedy and stage == "temperature")]
+    codes = [
+        CODES[stage]
+        for stage in edits
+        if _acts(parameters, stage) and not (greedy and stage == "temperature")
+    ]
     first = len(codes)
     if greedy and "temperature" in edits:
         codes.append(GREEDY)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,17 +23,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sortition.grammars.background import Background, yield_to_others
 from sortition.sampling import reference
 from sortition.sampling.columns import Columns
 from sortition.sampling.draw import NO_TOKEN, Draw, Report, Request
+from sortition.sampling.parameters import Parameters
 
-SWITCH: Final = "SORTITION_NUMBA"
-"""Environment variable; with ``0`` the reference draws, hundreds of times slower."""
+CHUNK: Final = 1024
+"""Tokens that are gone through at a time where passes follow each other: their arrays fit the first cache."""
+
+BLOCK: Final = 64
+"""Tokens to a peak. The k-th greatest peak is at most the k-th greatest value, and close to it."""
+
+BINS: Final = 2048
+"""Of keys, where one is sought among many."""
 
 AT_A_TIME: Final = 1 << 18
 """Logits that are converted to float32 before they are drawn from: 1 MB, which stays in a core's cache."""
 
-Settings: Final = namedtuple("Settings", [each.name for each in fields(Columns) if each.name != "parameters"])  # type: ignore[misc]
+_COLUMNS: Final = [each.name for each in fields(Columns) if each.name != "parameters"]
+
+Settings: Any = namedtuple("Settings", _COLUMNS)  # type: ignore[misc]
 """The arrays of `Columns`."""
 
 
@@ -45,6 +57,20 @@ class Batch(NamedTuple):
     end_tokens: NDArray[np.int64]
     grammar: NDArray[np.bool_]
     stream: int
+
+    @classmethod
+    def of(cls, request: Request) -> Batch:
+        """Those of a request."""
+        grammar = np.zeros((0, 0), np.bool_) if request.grammar is None else request.grammar
+        return cls(
+            seeds=np.ascontiguousarray(request.seeds),
+            positions=np.ascontiguousarray(request.positions),
+            prompt=np.ascontiguousarray(request.prompt),
+            output=np.ascontiguousarray(request.output),
+            end_tokens=np.ascontiguousarray(request.end_tokens),
+            grammar=np.ascontiguousarray(grammar),
+            stream=request.stream,
+        )
 
 
 class Law(NamedTuple):
@@ -96,26 +122,33 @@ class Reported(NamedTuple):
 
     def report(self, request: Request) -> Report:
         """The same as tensors."""
-        parts: list[NDArray[Any] | None] = [self.logprobs, self.entropy if request.entropy else None, None, None]
+        parts: list[NDArray[Any] | None] = [
+            self.logprobs,
+            self.entropy if request.entropy else None,
+            None,
+            None,
+        ]
         if request.top:
             # Different d may have the same logarithm of their probability in float32.
             order = np.argsort(-self.top_d, axis=1, kind="stable")
-            parts[2:] = (np.take_along_axis(part, order, axis=1) for part in (self.top_tokens, self.top_logprobs))
+            parts[2:] = (
+                np.take_along_axis(part, order, axis=1) for part in (self.top_tokens, self.top_logprobs)
+            )
         return Report(*(part if part is None else torch.from_numpy(part) for part in parts))  # type: ignore[arg-type]
 
 
 def draw_rows(logits: Tensor, request: Request) -> Draw:
-    """Draw a token for each row; see `Backend`."""
-    if os.environ.get(SWITCH) == "0":
+    """Draw a token for each row; see `Backend`. Until the loops are there, the reference draws the same."""
+    if not LOOPS.ready:
+        LOOPS.start()
         return reference.draw_rows(logits, request)
+    return _draw_rows(logits, request)
+
+
+def _draw_rows(logits: Tensor, request: Request) -> Draw:
     rows, width = logits.shape
-    settings = Settings(*(getattr(request.columns, name) for name in Settings._fields))
-    batch = Batch(
-        *map(np.ascontiguousarray, (request.seeds, request.positions, request.prompt, request.output)),
-        end_tokens=np.ascontiguousarray(request.end_tokens),
-        grammar=np.zeros((0, 0), np.bool_) if request.grammar is None else np.ascontiguousarray(request.grammar),
-        stream=request.stream,
-    )
+    settings = Settings(*(getattr(request.columns, name) for name in _COLUMNS))
+    batch = Batch.of(request)
     drawn = Drawn(np.full(rows, NO_TOKEN), np.zeros(rows, np.int64), np.zeros(rows, np.uint8))
     processed, raw = Reported.of(rows, request), Reported.of(rows if request.raw else 0, request)
     draw = _loops().draw
@@ -125,20 +158,19 @@ def draw_rows(logits: Tensor, request: Request) -> Draw:
         for first, count, values, stride in _pieces(logits, *part):
             draw(values, stride, width, first, count, settings, batch, law, drawn, processed, raw)
 
-    threads = min(torch.get_num_threads(), rows)
-    if threads > 1:
-        list(_pool(threads).map(work, _parts(rows, threads)))
+    threads = torch.get_num_threads()
+    if min(threads, rows) > 1:
+        list(_pool(threads).map(work, _parts(rows, min(threads, rows))))
     else:
         work((0, rows))
-    return Draw(
-        *map(torch.from_numpy, drawn),
-        processed=processed.report(request),
-        raw=raw.report(request) if request.raw else None,
-    )
+    tokens, kept, flags = map(torch.from_numpy, drawn)
+    return Draw(tokens, kept, flags, processed.report(request), raw.report(request) if request.raw else None)
 
 
 def _pieces(logits: Tensor, begin: int, end: int) -> Iterator[tuple[int, int, NDArray[np.float32], int]]:
     """Rows from `begin` to `end` as float32 in memory: the first of them, how many, and their stride."""
+    if begin == end:
+        return
     width = logits.shape[1]
     part = logits[begin:end].detach()
     if part.dtype == torch.float32 and part.stride(1) == 1:
@@ -157,7 +189,7 @@ def _pieces(logits: Tensor, begin: int, end: int) -> Iterator[tuple[int, int, ND
 def _parts(rows: int, parts: int) -> list[tuple[int, int]]:
     """Where each of so many parts of rows begins and ends."""
     ends = [rows * part // parts for part in range(parts + 1)]
-    return list(zip(ends, ends[1:], strict=False))
+    return list(pairwise(ends))
 
 
 def _loops() -> Any:
@@ -169,6 +201,10 @@ def _loops() -> Any:
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "sortition-draw")
 
+
+if hasattr(os, "register_at_fork"):
+    # A forked process has none of the threads.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 _of_thread: Final = threading.local()
 
@@ -182,8 +218,7 @@ def _scratch(width: int) -> Law:
 
 
 def _new_scratch(width: int) -> Law:
-    loops = _loops()
-    chunk = min(loops.CHUNK, width)
+    chunk = min(CHUNK, width)
     return Law(
         values=np.empty(width, np.float32),
         counts=np.zeros(width, np.int32),
@@ -194,9 +229,32 @@ def _new_scratch(width: int) -> Law:
         keep=np.empty(width, np.bool_),
         some_keys=np.empty(width, np.float32),
         some_mass=np.empty(width, np.int64),
-        bins=np.empty(loops.BINS, np.int64),
-        peaks=np.empty(-(-width // loops.BLOCK), np.float32),
+        bins=np.empty(BINS, np.int64),
+        peaks=np.empty(-(-width // BLOCK), np.float32),
         chances=np.empty(chunk, np.float32),
         words=np.empty(chunk, np.uint32),
         quads=np.empty(4 * chunk, np.uint32),
     )
+
+
+def _cached() -> bool:
+    """Whether numba's cache has the loops as they are in their files."""
+    cache = Path(_loops().draw.stats.cache_path)
+    written = max(source.stat().st_mtime for source in Path(__file__).parent.glob("*.py"))
+    return any(index.stat().st_mtime >= written for index in cache.glob("cpu_rows.*draw-*.nbi"))
+
+
+def _load() -> None:
+    """Draw once, from which numba learns the types of everything, and they are always the same."""
+    nothing = np.zeros((1, 0), np.int64)
+    request = Request(Columns.of([Parameters()]), nothing.sum(1), nothing.sum(1), nothing, nothing, nothing)
+    _draw_rows(torch.zeros(1, 2), request)
+
+
+LOOPS: Final = Background("sortition.sampling.cpu", _cached, _load)
+"""The compiled loops."""
+
+if __name__ == "__main__":
+    yield_to_others()
+    # As a module of its own name, because numba files what it compiles under that.
+    importlib.import_module("sortition.sampling.cpu").LOOPS.load()

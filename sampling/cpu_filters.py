@@ -8,13 +8,21 @@ from typing import Any, Final
 import numpy as np
 
 from sortition.sampling.columns import CODES, END, GREEDY
-from sortition.sampling.cpu_law import MIN_P, TOP_K, crossing, cut, kept, nth, temper, weigh
-from sortition.sampling.cpu_numerics import MASS_ONE, ZERO, compiled, exp, inlined, log_of, mass_times, rounded
+from sortition.sampling.cpu_law import MIN_P, TOP_K, TOP_P, crossing, cut, goal_of, kept, nth, temper, weigh
+from sortition.sampling.cpu_numerics import (
+    MASS_ONE,
+    ZERO,
+    compiled,
+    exp,
+    inlined,
+    log_of,
+    mass_times,
+    rounded,
+)
 from sortition.sampling.reference import SPREAD_BITS
 
 TEMPERATURE: Final = CODES["temperature"]
 TOP_N_SIGMA: Final = CODES["top_n_sigma"]
-TOP_P: Final = CODES["top_p"]
 TYPICAL: Final = CODES["typical"]
 EPSILON: Final = CODES["epsilon"]
 ETA: Final = CODES["eta"]
@@ -33,7 +41,7 @@ def filtered(n: int, row: int, at: int, total: int, settings: Any, law: Any) -> 
         if stage == END:
             break
         if stage == GREEDY:
-            n = best(n, 1, False, law)
+            n = likeliest(n, law)
         elif stage == TEMPERATURE:
             temper(law.d, n, settings.temperature[row])
         elif stage == TOP_K:
@@ -52,6 +60,16 @@ def filtered(n: int, row: int, at: int, total: int, settings: Any, law: Any) -> 
 
 
 @inlined
+def likeliest(n: int, law: Any) -> int:
+    """Leave the first token whose d is 0."""
+    at = 0
+    while law.d[at] < ZERO:
+        at += 1
+    law.tokens[0], law.d[0] = law.tokens[at], law.d[at]
+    return 1
+
+
+@inlined
 def best(n: int, count: int, keep_ties: bool, law: Any) -> int:
     """`reference.best`."""
     if count < n:
@@ -63,9 +81,8 @@ def best(n: int, count: int, keep_ties: bool, law: Any) -> int:
 @inlined
 def share(n: int, keys: Any, part: float, more: bool, row: int, settings: Any, law: Any) -> int:
     """`reference.share`, of `mass`."""
-    # Masses are whole.
-    goal = np.int64(math.floor(part)) + 1 if more else np.int64(math.ceil(part))
-    last, rank = crossing(keys, law.mass, n, max(goal, 1), law.some_keys, law.some_mass, law.bins)
+    goal = goal_of(part, more)
+    last, rank = crossing(keys, law.mass, n, goal, law.some_keys, law.some_mass, law.bins, law.words)
     least = min(settings.min_keep[row], n)
     if least > 1:
         last_of_least, rank_of_least = nth(keys, n, least, law)

@@ -1,29 +1,28 @@
 """The law of one row for numba: which tokens are left, as arrays that get shorter.
 
-`Law` is scratch of one thread, as `cpu.py` makes it. Its first n tokens are those left, the lowest id first:
-`tokens` (int32) and `d` (float32, the logits less the greatest). Everything else in it has no meaning from one
-function to the next, but for the arguments that say so:
+`Law` is the scratch of one thread, as `cpu.py` makes it. Its first n tokens are those left, the lowest id
+first: `tokens` and their `d`, the logits less the greatest. All else in it has no meaning from one function
+to the next, but for arguments that say so:
 
-    peaks           float32 [blocks], the greatest value of each block of `BLOCK` tokens
-    mass            int64, a weight for each token
-    keys, keep      float32, bool: by what tokens are ordered, and which of them stay
-    some_keys, some_mass, bins      of `crossing`
+    peaks       the greatest value, or the greatest d, of each block of `BLOCK` tokens
+    mass        a weight for each token
+    keys        by what tokens are ordered
+    keep        which tokens stay
+    some_keys, some_mass, bins, chances, words      room for keys, weights, and what is made of them
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 
 from sortition.sampling.columns import CODES, GREEDY
+from sortition.sampling.cpu import BINS, BLOCK
 from sortition.sampling.cpu_numerics import MASS_ONE, ZERO, compiled, exp, inlined, rounded
 from sortition.sampling.draw import EMPTY, INFINITE, NAN
 
-BLOCK: Final = 64
-"""Tokens to a peak. The k-th greatest peak is at most the k-th greatest value, and close to it."""
-
-BINS: Final = 2048
 BINS_TO_ONE: Final = np.float32(-64.0)
 LAST_BIN: Final = np.float32(BINS - 1)
 FEW: Final = 512
@@ -38,6 +37,7 @@ ALL_IN: Final = np.int32(0x7F800000)
 
 MIN_P: Final = CODES["min_p"]
 TOP_K: Final = CODES["top_k"]
+TOP_P: Final = CODES["top_p"]
 
 
 @inlined
@@ -119,16 +119,27 @@ def take_all(values: Any, top: Any, some_out: bool, temperature: Any, tokens: An
 
 
 @compiled
-def take_above(values: Any, top: Any, bound: Any, temperature: Any, peaks: Any, tokens: Any, d: Any) -> int:
-    """The same for the tokens whose d is at least this; peaks are d already."""
+def take_above(
+    values: Any, top: Any, bound: Any, temperature: Any, peaks: Any, spare: Any, tokens: Any, d: Any
+) -> int:
+    """The same for the tokens whose d is at least this, above -inf; peaks are d already."""
     n = 0
     for block in range(blocks_of(values)):
         if peaks[block] >= bound:
-            for token in range(BLOCK * block, min(BLOCK * (block + 1), len(values))):
-                tokens[n] = token
-                d[n] = tempered(shifted(values[token], top), temperature)
-                n += (d[n] >= bound) & (values[token] > OUT)
+            some = values[BLOCK * block : BLOCK * (block + 1)]
+            shift(some, top, temperature, spare)
+            for i in range(len(some)):
+                tokens[n] = BLOCK * block + i
+                d[n] = spare[i]
+                n += spare[i] >= bound
     return n
+
+
+@compiled
+def shift(values: Any, top: Any, temperature: Any, d: Any) -> None:
+    """The d of values; of -inf it is that again."""
+    for i in range(len(values)):
+        d[i] = tempered(shifted(values[i], top), temperature) if values[i] > OUT else OUT
 
 
 @compiled
@@ -169,6 +180,12 @@ def bound_of_filters(row: int, at: int, settings: Any, blocks: int, law: Any) ->
 
 
 @inlined
+def goal_of(part: float, more: bool) -> int:
+    """The least whole mass that is at least this part of a total, or more than it; a token has 1 at least."""
+    return max(math.floor(part) + 1 if more else math.ceil(part), 1)
+
+
+@inlined
 def peak(rank: int, blocks: int, law: Any) -> Any:
     """The peak of this rank, 1 for the greatest; -inf if there are fewer."""
     found = OUT
@@ -182,68 +199,119 @@ def nth(keys: Any, n: int, rank: int, law: Any) -> tuple[Any, int]:
     """`crossing` where every key has the weight 1."""
     for i in range(n):
         law.mass[i] = 1
-    return crossing(keys, law.mass, n, rank, law.some_keys, law.some_mass, law.bins)
+    return crossing(keys, law.mass, n, rank, law.some_keys, law.some_mass, law.bins, law.words)
 
 
 @compiled
 def crossing(
-    keys: Any, weights: Any, n: int, goal: int, some_keys: Any, some_weights: Any, bins: Any
+    keys: Any, weights: Any, n: int, goal: int, some_keys: Any, some_weights: Any, bins: Any, spare: Any
 ) -> tuple[Any, int]:
     """Where the weights of the keys, the greatest first, add up to the goal, which is 1 or more.
 
     Keys are in [-inf, 0]. Returns the last key that is needed, and how many that equal it, from the first;
-    -inf and all of them where the sum is less than the goal.
+    -inf and as many as there can be where the sum is less than the goal.
     """
-    all_of_them = n
-    n, above = nearest(keys, weights, n, goal, some_keys, some_weights, bins)
+    if n <= FEW:
+        for i in range(n):
+            some_keys[i], some_weights[i] = keys[i], weights[i]
+        return crossing_of_some(some_keys, some_weights, n, goal)
+    for i in range(BINS):
+        bins[i] = 0
+    for begin in range(0, n, len(spare)):
+        end = min(begin + len(spare), n)
+        fill(bins, keys[begin:end], weights[begin:end], spare)
+    wanted, above = bin_with(goal, bins)
+    left = 0
+    for i in range(n):
+        some_keys[left], some_weights[left] = keys[i], weights[i]
+        left += bin_of(keys[i]) == wanted
+    return crossing_of_some(some_keys, some_weights, left, goal - above)
+
+
+@compiled
+def crossing_of_some(keys: Any, weights: Any, n: int, goal: int) -> tuple[Any, int]:
+    """The same for keys that may be moved around: quickselect."""
     while n:
-        pivot = middle(some_keys[0], some_keys[n // 2], some_keys[n - 1])
+        pivot = middle(keys[0], keys[n // 2], keys[n - 1])
         greater, equal = 0, 0
         for i in range(n):
-            greater += some_weights[i] if some_keys[i] > pivot else 0
-            equal += some_weights[i] if some_keys[i] == pivot else 0
-        if above + greater < goal <= above + greater + equal:
-            return pivot, rank_among(some_keys, some_weights, n, pivot, goal - above - greater)
-        side = above + greater >= goal
-        above += 0 if side else greater + equal
+            greater += weights[i] if keys[i] > pivot else 0
+            equal += weights[i] if keys[i] == pivot else 0
+        if greater < goal <= greater + equal:
+            return pivot, rank_among(keys, weights, n, pivot, goal - greater)
+        side = greater >= goal
+        goal -= 0 if side else greater + equal
         left = 0
         for i in range(n):
-            key = some_keys[i]
-            some_keys[left], some_weights[left] = key, some_weights[i]
+            key = keys[i]
+            keys[left], weights[left] = key, weights[i]
             left += (key > pivot) if side else (key < pivot)
         n = left
-    return OUT, all_of_them
+    return OUT, len(keys)
+
+
+@compiled
+def crossing_of_mass(
+    values: Any, top: Any, temperature: Any, part: float, more: bool, law: Any
+) -> tuple[Any, int, int]:
+    """`crossing` for the masses of all tokens and a part of their total, and the total.
+
+    Leaves the d of all tokens in `keys`, that of -inf for -inf.
+    """
+    total, chunk = 0, len(law.words)
+    shift(values, top, temperature, law.keys)
+    for i in range(BINS):
+        law.bins[i] = 0
+    for begin in range(0, len(values), chunk):
+        some = law.keys[begin : begin + chunk]
+        total += weigh(some, len(some), law.chances, law.mass)
+        fill(law.bins, some, law.mass, law.words)
+    goal = goal_of(part * np.float64(total), more)
+    wanted, above = bin_with(goal, law.bins)
+    n = 0
+    for token in range(len(values)):
+        if bin_of(law.keys[token]) == wanted:
+            law.some_keys[n] = law.keys[token]
+            n += 1
+    weigh(law.some_keys, n, law.d, law.some_mass)
+    last, rank = crossing_of_some(law.some_keys, law.some_mass, n, goal - above)
+    return last, rank, total
+
+
+@compiled
+def take_from(keys: Any, bound: Any, tokens: Any, d: Any) -> int:
+    """The law of all tokens whose keys are at least this; these are their d."""
+    n = 0
+    for token in range(len(keys)):
+        tokens[n] = token
+        d[n] = keys[token]
+        n += keys[token] >= bound
+    return n
+
+
+@compiled
+def fill(bins: Any, keys: Any, weights: Any, spare: Any) -> None:
+    """Add weights to the bins of as many keys."""
+    for i in range(len(keys)):
+        spare[i] = bin_of(keys[i])
+    for i in range(len(keys)):
+        bins[spare[i]] += weights[i]
 
 
 @inlined
-def nearest(
-    keys: Any, weights: Any, n: int, goal: int, some_keys: Any, some_weights: Any, bins: Any
-) -> tuple[int, int]:
-    """Into the arrays for some, in order, the keys of the bin where the goal is reached.
-
-    Returns how many these are, and the weight of the bins before.
-    """
-    above, wanted = 0, 0
-    if n > FEW:
-        for i in range(BINS):
-            bins[i] = 0
-        for i in range(n):
-            bins[bin_of(keys[i])] += weights[i]
-        while wanted < BINS - 1 and above + bins[wanted] < goal:
-            above += bins[wanted]
-            wanted += 1
-    left = 0
-    for i in range(n):
-        some_keys[left] = keys[i]
-        some_weights[left] = weights[i]
-        left += n <= FEW or bin_of(keys[i]) == wanted
-    return left, above
+def bin_with(goal: int, bins: Any) -> tuple[int, int]:
+    """The bin where the goal is reached, or the last one, and what the bins before hold."""
+    wanted, above = 0, 0
+    while wanted < BINS - 1 and above + bins[wanted] < goal:
+        above += bins[wanted]
+        wanted += 1
+    return wanted, above
 
 
 @inlined
 def bin_of(key: Any) -> Any:
     scaled = key * BINS_TO_ONE
-    return np.int64(scaled if scaled < LAST_BIN else LAST_BIN)
+    return np.int32(scaled if scaled < LAST_BIN else LAST_BIN)
 
 
 @inlined
@@ -277,6 +345,14 @@ def cut(keys: Any, n: int, last: Any, rank: int, keep_ties: bool, tokens: Any, d
         d[left] = d[i]
         left += stays
     return left
+
+
+@compiled
+def occurrences(key: Any, keys: Any, n: int) -> int:
+    found = 0
+    for i in range(n):
+        found += keys[i] == key
+    return found
 
 
 @compiled

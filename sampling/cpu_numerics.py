@@ -42,6 +42,15 @@ NEAR: Final = np.uint32(0x40000000)
 ALL_ONES: Final = np.uint32(0xFFFFFFFF)
 
 
+def entry(loop: Any) -> Any:
+    """Compile a loop that Python calls; numba keeps it on disk if it finds a place where it may write."""
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(loop)
+    except RuntimeError:
+        return numba.njit(**options)(loop)
+
+
 @inlined
 def exp(x: Any) -> Any:
     """`numerics.exp`."""
@@ -111,7 +120,7 @@ def log_of(x: float) -> float:
 
 
 @inlined
-def rounded(x: float) -> int:
+def rounded(x: float) -> Any:
     """The nearest integer, the even one of two, for float64 below 2^51."""
     return np.float64(x + ROUNDER).view(np.int64) - ROUNDER_BITS
 

@@ -7,29 +7,30 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-import numba
 import numpy as np
 
 from sortition.sampling.columns import CODES
+from sortition.sampling.cpu import CHUNK
 from sortition.sampling.cpu_edits import edit, edited
 from sortition.sampling.cpu_filters import best, entropy, filtered, log_total
 from sortition.sampling.cpu_law import (
-    BINS,
-    BLOCK,
-    blocks_of,
+    FURTHEST,
     OUT,
+    TOP_P,
+    blocks_of,
     bound_of_filters,
+    crossing_of_mass,
+    cut,
+    occurrences,
     peak,
     scan,
+    shift_peaks,
     shifted,
     take_above,
-    shift_peaks,
     take_all,
+    take_from,
 )
-from sortition.sampling.cpu_numerics import ONE, compiled, inlined, exponentials, gumbel, words_of
-
-CHUNK: Final = 1024
-"""Tokens whose noise is looked up at a time: all that belongs to them fits the fastest cache."""
+from sortition.sampling.cpu_numerics import ONE, compiled, entry, exponentials, gumbel, inlined, words_of
 
 TEMPERATURE: Final = CODES["temperature"]
 
@@ -39,7 +40,7 @@ SLACK: Final = 1.001
 
 @inlined
 def draw_row(row: int, logits: Any, settings: Any, batch: Any, law: Any, drawn: Any, processed: Any) -> None:
-    """Draw one row's token, and report its law; a row that is flagged keeps what the report is filled with."""
+    """Draw one row's token, and report its law; of a row that is flagged nothing is said."""
     values = logits
     if edited(row, settings, batch):
         values = law.values
@@ -61,7 +62,7 @@ def draw_row(row: int, logits: Any, settings: Any, batch: Any, law: Any, drawn: 
 
 @inlined
 def law_of(values: Any, top: Any, some_out: bool, row: int, settings: Any, law: Any) -> int:
-    """The law that a token is drawn from, of values that are edited and scanned; returns how many are left."""
+    """The law that a token is drawn from, of values edited and scanned; returns how many tokens are left."""
     at = settings.first[row]
     temperature = ONE
     if settings.stages[row, at] == TEMPERATURE:
@@ -69,15 +70,21 @@ def law_of(values: Any, top: Any, some_out: bool, row: int, settings: Any, law: 
         at += 1
     shift_peaks(values, top, temperature, law.peaks)
     bound = bound_of_filters(row, at, settings, blocks_of(values), law)
+    begins_with_top_p = settings.stages[row, at] == TOP_P and settings.min_keep[row] == 1
     total = 0
-    n = 0
-    joint = settings.joint[row] and settings.top_p[row] < 1.0
-    if joint or bound == OUT:
+    if begins_with_top_p or (settings.joint[row] and settings.top_p[row] < 1.0):
+        part, more = settings.top_p[row], settings.top_p_more[row]
+        last, rank, total = crossing_of_mass(values, top, temperature, part, more, law)
+    if begins_with_top_p:
+        # Where all of the mass is not enough, all tokens stay.
+        n = take_from(law.keys, max(last, FURTHEST), law.tokens, law.d)
+        if not settings.keep_ties[row] and occurrences(last, law.d, n) > rank:
+            n = cut(law.d, n, last, rank, False, law.tokens, law.d)
+        at += 1
+    elif bound > OUT:
+        n = take_above(values, top, bound, temperature, law.peaks, law.keys, law.tokens, law.d)
+    else:
         n = take_all(values, top, some_out, temperature, law.tokens, law.d)
-    if joint:
-        total = exponentials(law.d, n, law.keys)
-    if bound > OUT:
-        n = take_above(values, top, bound, temperature, law.peaks, law.tokens, law.d)
     return filtered(n, row, at, total, settings, law)
 
 
@@ -151,7 +158,7 @@ def report_raw(row: int, logits: Any, token: int, raw: Any, law: Any) -> None:
         shift_peaks(logits, top, ONE, law.peaks)
         bound = peak(raw.top_tokens.shape[1], blocks_of(logits), law)
         if bound > OUT:
-            n = take_above(logits, top, bound, ONE, law.peaks, law.tokens, law.d)
+            n = take_above(logits, top, bound, ONE, law.peaks, law.keys, law.tokens, law.d)
         report_top(row, n, total, raw, law)
 
 
@@ -167,7 +174,7 @@ def _compiled_with(sources: str) -> Any:
     they have changed, but it does notice the value of a variable that is not the function's own.
     """
 
-    @numba.njit(cache=True, nogil=True, error_model="numpy")
+    @entry
     def draw(
         logits: Any, stride: int, width: int, first: int, rows: int,
         settings: Any, batch: Any, law: Any, drawn: Any, processed: Any, raw: Any,
@@ -195,7 +202,7 @@ def _compiled_with(sources: str) -> Any:
 
 draw: Final = _compiled_with(
     _digest(
-        *("cpu_rows.py", "cpu_edits.py", "cpu_filters.py", "cpu_law.py", "cpu_numerics.py"),
+        *("cpu.py", "cpu_rows.py", "cpu_edits.py", "cpu_filters.py", "cpu_law.py", "cpu_numerics.py"),
         *("columns.py", "draw.py", "noise.py", "numerics.py", "parameters.py", "reference.py"),
     )
 )

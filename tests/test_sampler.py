@@ -36,6 +36,8 @@ from sortition.sampling.rules import (
 )
 from sortition.sampling.sampler import BACKENDS, Sampler
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 backends = pytest.mark.parametrize("backend", sorted(BACKENDS))
 
 VOCABULARY = Vocabulary.of([b"a", b"b", b"c", b""], end_tokens=[3])

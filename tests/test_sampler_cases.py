@@ -46,6 +46,8 @@ from sortition.sampling.rules import (
 )
 from sortition.sampling.sampler import BACKENDS, Sampler, State
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 Case = dict[str, Any]
 FILE: Final = json.loads((Path(__file__).parent / "cases" / "sampler.json").read_text())
 

@@ -42,6 +42,8 @@ from sortition.sampling.rules import (
 )
 from sortition.sampling.sampler import BACKENDS, Sampler, State
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 backends = pytest.mark.parametrize("backend", sorted(BACKENDS))
 some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -41,6 +41,8 @@ from sortition.sampling.rules import (
 )
 from sortition.sampling.sampler import BACKENDS, Sampler
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 needs_vllm()
 
 NEAR: Final = 1e-6

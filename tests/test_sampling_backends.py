@@ -15,10 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sortition.grammars.background import SWITCH, Background
 from sortition.sampling import cpu, cpu_numerics, noise, numerics, reference
 from sortition.sampling.columns import Columns
 from sortition.sampling.draw import Draw, Request
 from sortition.sampling.parameters import ORDERS, STAGES, Parameters
+
+pytestmark = pytest.mark.usefixtures("compiled")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -35,7 +38,9 @@ def bits(draw: Draw) -> list[np.ndarray[Any, Any]]:
     parts = [draw.tokens, draw.kept, draw.flags]
     parts += [part for report in reports for part in report.parts if part is not None]
     # An entropy may be any NaN.
-    arrays = [part.nan_to_num(nan=-1.0).numpy() if part.is_floating_point() else part.numpy() for part in parts]
+    arrays = [
+        part.nan_to_num(nan=-1.0).numpy() if part.is_floating_point() else part.numpy() for part in parts
+    ]
     return [array.view(np.int32) if array.dtype == np.float32 else array for array in arrays]
 
 
@@ -148,6 +153,57 @@ def test_all_that_can_be_asked(asked: tuple[Tensor, Request]) -> None:
     assert_same(cpu.draw_rows(logits, request), reference.draw_rows(logits, request))
 
 
+def test_shares_that_come_out_even() -> None:
+    """Where as much as a share is not more than it."""
+    parameters = [
+        Parameters(order=order, min_keep=least, ties=ties, **{share: part})
+        for order in sorted(ORDERS)
+        for least in (1, 2)
+        for ties in ("exact", "keep")
+        for share in ("top_p", "typical")
+        for part in (0.25, 0.5, 0.75)
+    ]
+    for width in (2, 4, 8, 1024):
+        # Half of the tokens have no mass.
+        row = torch.tensor([0.0, -100.0]).repeat(width)
+        logits, request = row.expand(len(parameters), -1), request_of(parameters, length=0)
+        assert_same(cpu.draw_rows(logits, request), reference.draw_rows(logits, request))
+
+
+def test_history_of_few_tokens() -> None:
+    """Phrases and windows meet their ends everywhere."""
+    random, rows = np.random.default_rng(0), 400
+
+    def phrase() -> tuple[int, ...]:
+        return tuple(random.integers(0, 3, random.integers(1, 5)).tolist())
+
+    parameters = [
+        Parameters(
+            order=sorted(ORDERS)[row % len(ORDERS)],
+            bad_words=(phrase(), phrase()),
+            penalty_window=None if row % 3 == 0 else int(random.integers(0, 9)),
+            repetition_penalty=1.5,
+            presence_penalty=0.25,
+            frequency_penalty=0.125,
+        )
+        for row in range(rows)
+    ]
+    history = [random.integers(-1, 3, (rows, 4)) for _ in range(3)]
+    request = request_of(parameters, top=5, raw=True)
+    request = replace(request, prompt=history[0], output=history[1], end_tokens=history[2][:, :2])
+    logits = torch.randn(rows, 5, generator=torch.Generator().manual_seed(0))
+    assert_same(cpu.draw_rows(logits, request), reference.draw_rows(logits, request))
+
+
+@pytest.mark.parametrize("position", (5240246, 15116265, 42580595))
+def test_scores_that_are_equal(position: int) -> None:
+    """Found among 50 million positions: seed 1 gives two of four tokens the same, the greatest noise."""
+    scores = noise.gumbel(noise.words(1, position, noise.TARGET, np.arange(4)))
+    assert (scores == scores.max()).sum() == 2
+    request = replace(request_of([Parameters()]), seeds=np.array([1]), positions=np.array([position]))
+    assert cpu.draw_rows(torch.zeros(1, 4), request).tokens.tolist() == [int(scores.argmax())]
+
+
 REALISTIC = {
     "nothing": {},
     "greedy": {"temperature": 0.0},
@@ -220,7 +276,7 @@ def test_one_row_for_all() -> None:
 
 def test_no_rows() -> None:
     request = request_of([], top=2, raw=True, entropy=True)
-    draw = cpu.draw_rows(torch.zeros(0, 7), request)
+    draw = cpu.draw_rows(torch.zeros(9, 9)[:0, :7], request)
     assert draw.tokens.shape == (0,) and draw.processed.top_tokens is not None
     assert draw.processed.top_tokens.shape == (0, 2)
 
@@ -232,11 +288,12 @@ def test_logits_are_left_as_they_are() -> None:
     assert torch.equal(logits.nan_to_num(), before.nan_to_num())
 
 
-def test_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_until_the_loops_are_there_the_reference_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, request = mixed(3)
     expected = bits(cpu.draw_rows(logits, request))
-    monkeypatch.setenv(cpu.SWITCH, "0")
-    monkeypatch.setattr(cpu, "_loops", lambda: pytest.fail("asked for compiled loops"))
+    monkeypatch.setenv(SWITCH, "0")
+    monkeypatch.setattr(cpu, "LOOPS", Background("", lambda: pytest.fail("asked"), lambda: None))
+    monkeypatch.setattr(cpu, "_loops", lambda: pytest.fail("compiled loops were used"))
     for mine, theirs in zip(bits(cpu.draw_rows(logits, request)), expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
