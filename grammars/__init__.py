@@ -2,7 +2,8 @@
 
     pattern, schema  ->  Expr   (regex.py, json_schema.py: regular expressions and calls between rules)
     Expr             ->  Nfa    (nfa.py: nodes shared from the right)
-    Nfa              ->  Automaton (automaton.py: no calls, minimal) or Machine (machine.py: a stack of calls)
+    Nfa              ->  sets of nodes (subsets.py), joined where they are equivalent (partition.py) to an
+                         Automaton (automaton.py: no calls) or Machine (machine.py: a stack of calls)
     Machine x Vocabulary -> Table  (compose.py, table.py: what every token does in every state)
     Table            ->  tokens (matcher.py here for one sequence, sampling/ for batches on a device)
 

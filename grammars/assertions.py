@@ -27,7 +27,7 @@ from sortition.grammars.expr import (
     Ranges,
     Repeat,
 )
-from sortition.grammars.nfa import ROOT, Nfa
+from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa
 
 _numbers = count()
 NEWLINE: Final[Ranges] = ((10, 10),)
@@ -104,7 +104,7 @@ def resolve(expr: Expr) -> Expr:
     nfa = Nfa(dict.fromkeys(assertions, EMPTY), expr)
     context = _Context(assertions)
     # A state: a node, the kind of the last character, and the mask of what may come next.
-    start = (nfa.start[ROOT], context.edge, context.everything)
+    start = (nfa.start[ROOT_RULE], context.edge, context.everything)
     number = {start: 0}
     order = [start]
     edges: list[tuple[int, Expr, int]] = []
@@ -113,15 +113,15 @@ def resolve(expr: Expr) -> Expr:
         node, before, after = state
         moves: list[tuple[Expr, tuple[int, int, int]]] = []
         for reached in nfa.closure(node):
-            if reached in nfa.ends and after >> context.edge & 1:
+            kind, label, following = nfa.kind[reached], nfa.label[reached], nfa.following[reached]
+            if kind == ARC:
+                for part, unit, promise in context.read(nfa.sets[label], after):
+                    moves.append((part, (following, unit, promise)))
+            elif kind == CALL:
+                promised = context.promised[nfa.rules[label], before]
+                moves.append((EMPTY, (following, before, after & promised)))
+            elif after >> context.edge & 1:
                 finals.add(number[state])
-            elif reached in nfa.calls:
-                rule, following = nfa.calls[reached]
-                moves.append((EMPTY, (following, before, after & context.promised[rule, before])))
-            elif reached in nfa.arcs:
-                ranges, following = nfa.arcs[reached]
-                for part, kind, promise in context.read(ranges, after):
-                    moves.append((part, (following, kind, promise)))
         for read, target in moves:
             if target[2]:
                 if target not in number:

@@ -14,16 +14,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sortition.grammars import accelerate
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import NOTHING, Class, Expr, Graph, Ranges, merge
-from sortition.grammars.nfa import ROOT, WORK_BUDGET, Nfa
+from sortition.grammars.nfa import Nfa
 from sortition.grammars.partition import UnitClasses, coarsest_partition, distinct_columns
+from sortition.grammars.subsets import STATE_BUDGET, subsets
 
 BYTES: Final = 0x100
 CODE_POINTS: Final = 0x110000
-
-STATE_BUDGET: Final = 30_000
-"""States of one automaton; subset construction of that many takes about 1 s on one 2.4 GHz core."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,42 +52,9 @@ class Automaton:
             Invalid: the expression calls a rule.
         """
         nfa = Nfa({}, expr)
-        classes = UnitClasses((ranges for ranges, _ in nfa.arcs.values()), size)
-        start = nfa.closure(nfa.start[ROOT])
-        number = {start: 0}
-        order = [start]
-        rows: list[list[int]] = []
-        accepting: list[bool] = []
-        merged: dict[tuple[int, ...], int] = {}
-        work = 0
-        for state in order:
-            row = [-1] * classes.count
-            work += len(state)
-            for unit_classes, targets in nfa.followers(state, classes):
-                key = tuple(targets)
-                target = merged.get(key)
-                if target is None:
-                    work += len(key)
-                    closure = frozenset().union(*(nfa.closure(node) for node in targets))
-                    target = number.setdefault(closure, len(order)) if closure else -1
-                    if target == len(order):
-                        order.append(closure)
-                        if len(order) > STATE_BUDGET:
-                            raise TooLarge(f"the expression needs more than {STATE_BUDGET:,} states")
-                    merged[key] = target
-                for unit_class in unit_classes:
-                    row[unit_class] = target
-            if work > WORK_BUDGET:
-                raise TooLarge("the expression has too many ways to read one text at once")
-            rows.append(row)
-            accepting.append(any(node in nfa.ends for node in state))
-        return Automaton._minimal(
-            size,
-            classes.boundaries,
-            classes.unit_class,
-            np.array(rows, dtype=np.int32).reshape(len(rows), classes.count),
-            np.array(accepting, dtype=np.bool_),
-        )
+        classes = UnitClasses(nfa.sets, size)
+        found = accelerate.best(subsets)(nfa, classes)
+        return Automaton._minimal(size, classes.boundaries, classes.unit_class, found.move, found.accepting)
 
     @staticmethod
     def _minimal(
@@ -101,7 +67,7 @@ class Automaton:
         """Drop dead states, join equivalent states and classes, number the states breadth first."""
         alive = _reaching(move, accepting)
         move = np.where(alive[move] & (move >= 0), move, -1)
-        labels = coarsest_partition(accepting.astype(np.int64), [move.astype(np.int64)])
+        labels = accelerate.best(coarsest_partition)(accepting.astype(np.int32), [move])
         representatives = np.unique(labels, return_index=True)[1]
         kept = move[representatives]
         joined: NDArray[np.int64] = np.where(kept >= 0, labels[kept], -1)

@@ -92,14 +92,8 @@ def compose(machine: Machine, trie: Trie, kind: type[Composer] | None = None) ->
         TooLarge: the maps have more than `ELEMENT_BUDGET` elements.
     """
     composer = (kind or Composer)(machine)
-    # One more place than nodes: parent -1, the root, finds the identity there.
-    map_of_node = np.full(len(trie.parent) + 1, DEAD, np.int32)
-    map_of_node[-1] = IDENTITY
-    unit = composer.byte_class[trie.byte]
-    for level in trie.levels():
-        if not composer.descend(map_of_node, trie.parent[level], unit[level], level.start):
-            break
-    # Tokens without bytes have node -1 too, and are accepted nowhere.
+    map_of_node = composer.walk(trie)
+    # Tokens without bytes have node -1, and are accepted nowhere.
     map_of_node[-1] = DEAD
     return composer.composition(map_of_node[trie.node_of_token])
 
@@ -130,8 +124,6 @@ class Composer:
         self._start = np.zeros(1024, np.int64)
         self._elements = np.empty((3, 4096), np.int32)
         self._memo = np.full(1023 * self._columns, UNKNOWN, np.int32)
-        self._domain_row: dict[int, int] = {}
-        self._domains = np.empty((0, self._states), np.bool_)
 
         self._identity_of_ending = np.full(len(machine.returns), DEAD, np.int32)
         self._add_identities()
@@ -185,6 +177,7 @@ class Composer:
     def composition(self, map_of_token: Ints) -> Composition:
         """All maps so far, as arrays."""
         start = self._start[: len(self) + 1].copy()
+        self._check(int(start[-1]))
         return Composition(
             map_of_token,
             start,
@@ -202,12 +195,19 @@ class Composer:
                 number = int(self.step(np.array([number]), self.byte_class[[byte]])[0])
         return number
 
-    def descend(self, map_of_node: Ints, parent: Ints, unit: Wide, first: int) -> bool:
-        """Find the maps of one level of a trie, nodes `first` and following; whether any is live."""
-        before = map_of_node[parent]
-        live = np.flatnonzero(before >= 0)
-        map_of_node[first + live] = self.step(before[live], unit[live])
-        return bool(live.size)
+    def walk(self, trie: Trie) -> Ints:
+        """The maps of all nodes of a trie, and of the root, the identity, in one more place at the end."""
+        map_of_node = np.full(len(trie.parent) + 1, DEAD, np.int32)
+        # There it is found by parent -1.
+        map_of_node[-1] = IDENTITY
+        unit = self.byte_class[trie.byte]
+        for level in trie.levels():
+            before = map_of_node[trie.parent[level]]
+            live = np.flatnonzero(before >= 0)
+            if not live.size:
+                break
+            map_of_node[level.start + live] = self.step(before[live], unit[level][live])
+        return map_of_node
 
     def step(self, maps: NDArray[np.integer], units: Wide) -> Ints:
         """The maps of words that go on by one byte of these classes, `DEAD` where no state survives."""
@@ -293,16 +293,20 @@ class Composer:
     def _reserve(self, maps: int, elements: int) -> None:
         """Make room for so many more maps and elements."""
         if self._count + maps >= len(self._start):
-            self._start = np.append(self._start, np.zeros(self._count + maps, np.int64))
+            # By so much that copying does not add up: many maps come a few at a time.
+            self._start = np.append(self._start, np.zeros(len(self._start) + maps, np.int64))
             spare = (len(self._start) - 1) * self._columns - len(self._memo)
             self._memo = np.append(self._memo, np.full(spare, UNKNOWN, np.int32))
         used = self._start[self._count]
-        if used > ELEMENT_BUDGET:
-            raise TooLarge(f"the tokens need a table of more than {ELEMENT_BUDGET:,} entries")
+        self._check(int(used))
         if used + elements > self._elements.shape[1]:
             grown = np.empty((3, 2 * (used + elements)), np.int32)
             grown[:, :used] = self._elements[:, :used]
             self._elements = grown
+
+    def _check(self, elements: int) -> None:
+        if elements > ELEMENT_BUDGET:
+            raise TooLarge(f"the tokens need a table of more than {ELEMENT_BUDGET:,} entries")
 
     def _read(self, began: Flags, target: Wide, effect: Ints, unit: Wide) -> tuple[Ints, Ints]:
         """Target and effect of elements after one more byte, target `NOWHERE` where it cannot be read."""
@@ -366,15 +370,12 @@ class Composer:
     def _drop_unreturnable(
         self, special: Wide, pair: Wide, at: Wide, begin: Wide, sizes: Wide, to: Ints, effect: Ints
     ) -> None:
-        """Kill elements that leave a frame for callers none of which can read the remainder."""
-        leaves = (effect[special] < 0) & (to[special] != NOWHERE)
-        left, owner = special[leaves], pair[leaves]
-        itself = to[left] == SELF
-        owner, left, itself = owner[itself], left[~itself], left[itself]
-        if left.size:
-            remainder, which = np.unique(to[left], return_inverse=True)
-            rows = self._rows_of_domains(remainder)[which]
-            to[left[~self._meets(self._domains, rows, ~effect[left])]] = NOWHERE
+        """Kill elements that leave a frame for callers none of which can read the remainder.
+
+        Remainders that are other maps are defined only where the ending returns to, and not nowhere.
+        """
+        itself = (effect[special] < 0) & (to[special] == SELF)
+        owner, itself = pair[itself], special[itself]
         if itself.size:
             # Maps that refer to themselves: their domains grow until nothing is added.
             to[itself] = NOWHERE
@@ -402,21 +403,6 @@ class Composer:
         meets = np.bincount(owner[hit], minlength=len(pairs)) > 0
         found: Flags = meets[which]
         return found
-
-    def _rows_of_domains(self, numbers: Ints) -> Wide:
-        """The rows of `_domains` that hold the states in which these maps are defined."""
-        new = np.array([number for number in numbers.tolist() if number not in self._domain_row], np.int64)
-        if new.size:
-            used = len(self._domain_row)
-            if used + len(new) > len(self._domains):
-                grown = np.zeros((2 * (used + len(new)), self._states), np.bool_)
-                grown[:used] = self._domains[:used]
-                self._domains = grown
-            begin = self._start[new]
-            owner, at = spread(begin, self._start[new + 1] - begin)
-            self._domains[used + owner, self._elements[0][at]] = True
-            self._domain_row.update({number: used + row for row, number in enumerate(new.tolist())})
-        return np.array([self._domain_row[number] for number in numbers.tolist()], np.int64)
 
 
 def spread(begin: Wide, sizes: Wide) -> tuple[Wide, Wide]:

@@ -33,7 +33,6 @@ from sortition.grammars.json_strings import (
     word,
 )
 from sortition.grammars.json_whitespace import ALL_DEPTHS, CACHED_POLICIES, INDENTS, Policy, Whitespace
-from sortition.grammars.machine import STATE_BUDGET
 from sortition.grammars.schema_assertions import opposite, terms
 from sortition.grammars.schema_document import Document
 from sortition.grammars.schema_facts import (
@@ -50,6 +49,7 @@ from sortition.grammars.schema_facts import (
 from sortition.grammars.schema_keys import classes, declared, terms_of
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_origin import Kind, Origin
+from sortition.grammars.subsets import STATE_BUDGET
 
 RULE_BUDGET: Final = 30_000
 """Rules of one grammar; making that many takes about 1 s."""

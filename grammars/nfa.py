@@ -7,7 +7,8 @@ construction is Thompson's (CACM 11(6), 1968) with hash-consing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Final
 
 from sortition.grammars.errors import Invalid, TooLarge
@@ -24,146 +25,172 @@ from sortition.grammars.expr import (
     Ranges,
     Repeat,
 )
-from sortition.grammars.partition import UnitClasses
 
 NODE_BUDGET: Final = 400_000
 """Nodes of one automaton; building this many takes 0.5 s on one 2.4 GHz core."""
 
-WORK_BUDGET: Final = 1_000_000
-"""Sizes of all sets of nodes that become states. States alone do not bound the time: `.*a{4000}` has few,
-each a set of thousands of nodes. Most states are sets of one to three; this many take about 1 s."""
-
 CLOSURE_BUDGET: Final = 3_000_000
 """Nodes in all closures together: 300 MiB. An object of n optional keys has n * n / 2 of them."""
 
+TOO_MANY_CLOSURES: Final = "the grammar has too many parts that may all come next"
+
 ROOT: Final = ""
 """The name under which the root expression is stored beside the rules."""
+
+ROOT_RULE: Final = 0
+"""The number of the root expression among the rules."""
+
+ARC: Final = 0
+"""A node that reads one unit of a set."""
+
+CALL: Final = 1
+"""A node that reads one word of a rule in a frame of its own."""
+
+FORK: Final = 2
+"""A node that goes on in any of some other nodes without reading."""
+
+END: Final = 3
+"""The end of a rule."""
 
 
 class Nfa:
     """Nodes of all rules of one grammar, the root among them.
 
-    A node is one of
-      - an arc ``(ranges, next)``: read one unit of the set;
-      - a call ``(rule, next)``: read one word of a rule in a frame of its own;
-      - a fork: go on in any of the targets without reading;
-      - the end of a rule.
-
     Attributes:
-        start: the first node of every rule.
-        arcs: ``node -> (ranges, next)``.
-        calls: ``node -> (rule, next)``.
-        ends: ``node -> rule``.
+        kind: of every node, `ARC`, `CALL`, `FORK` or `END`.
+        label: of an arc, the number of its set; of a call or an end, that of the rule; else 0.
+        following: of an arc or a call, the next node; of a fork, its number in `forks`; else -1.
+        forks: where each fork may go on.
+        sets: the distinct sets of units that arcs read.
+        rules: the names of the rules, `ROOT` first.
+        start: the first node of each rule.
+        productive: whether the end of its rule can be reached from a node.
     """
 
     def __init__(self, rules: Mapping[str, Expr], root: Expr) -> None:
-        self.arcs: dict[int, tuple[Ranges, int]] = {}
-        self.calls: dict[int, tuple[str, int]] = {}
-        self.ends: dict[int, str] = {}
-        self._forks: dict[int, tuple[int, ...]] = {}
-        self._size = 0
-        self._interned: dict[object, int] = {}
+        self.kind: list[int] = []
+        self.label: list[int] = []
+        self.following: list[int] = []
+        self.forks: list[tuple[int, ...]] = []
+        self.sets: list[Ranges] = []
+        self.rules: list[str] = [ROOT]
+        self.start: list[int] = []
+        self._arcs: dict[tuple[int, int], int] = {}
+        self._calls: dict[tuple[int, int], int] = {}
+        self._forks: dict[tuple[int, ...], int] = {}
         self._built: dict[tuple[int, int], int] = {}
-        self._closures: dict[int, frozenset[int]] = {}
+        self._set_number: dict[Ranges, int] = {}
+        self._unit_set: dict[int, int] = {}
+        self._rule_number = {ROOT: ROOT_RULE}
+        self._closures: dict[int, tuple[int, ...]] = {}
         self._closed = 0
-        self.start: dict[str, int] = {}
-        self._rules = {**rules, ROOT: root}
-        self._called = [ROOT]
-        self._nodes_of: dict[str, int] = {}
-        while self._called:
-            rule = self._called.pop()
-            if rule in self.start:
-                continue
-            if rule not in self._rules:
+        # Rules are built one after the other: the first node of each also bounds those of the one before.
+        self._first_node: list[int] = []
+        expressions = {**rules, ROOT: root}
+        # Building a rule appends the rules that it calls.
+        for number, rule in enumerate(self.rules):
+            if rule not in expressions:
                 raise Invalid(f"the rule {rule!r} is called but not defined")
-            self._rule = rule
-            end = self._node()
-            self.ends[end] = rule
-            self.start[rule] = self._build(self._rules[rule], end)
+            self._first_node.append(len(self.kind))
+            end = self._node(END, number, -1)
+            self.start.append(self._build(expressions[rule], end))
         self.productive = self._find_productive()
 
-    def closure(self, node: int) -> frozenset[int]:
-        """The productive nodes other than forks that are reached from `node` without reading."""
+    def closure(self, node: int) -> tuple[int, ...]:
+        """The productive nodes other than forks that are reached from `node` without reading, ascending."""
         known = self._closures.get(node)
-        if known is None and node not in self._forks:
-            known = self._closures[node] = frozenset({node} & self.productive)
-        elif known is None:
-            reached: set[int] = set()
-            seen = {node}
-            waiting = [node]
-            while waiting:
-                current = waiting.pop()
-                if current in self._forks:
-                    fresh = [target for target in self._forks[current] if target not in seen]
-                    seen.update(fresh)
-                    waiting.extend(fresh)
-                elif current in self.productive:
-                    reached.add(current)
-            known = self._closures[node] = frozenset(reached)
-            self._closed += len(known)
-            if self._closed > CLOSURE_BUDGET:
-                raise self.too_large("the grammar has too many parts that may all come next")
+        if known is None:
+            if self.kind[node] != FORK:
+                known = (node,) if self.productive[node] else ()
+            else:
+                known = tuple(sorted(self._reached(node)))
+                self._closed += len(known)
+                if self._closed > CLOSURE_BUDGET:
+                    raise self.too_large(TOO_MANY_CLOSURES)
+            self._closures[node] = known
         return known
 
     def too_large(self, reason: str) -> TooLarge:
         """An error that names the rules with the most nodes first."""
         error = TooLarge(reason)
-        error.rules = tuple(sorted(self._nodes_of, key=self._nodes_of.__getitem__, reverse=True))
+        bounds = pairwise([*self._first_node, len(self.kind)])
+        sizes = {rule: after - first for rule, (first, after) in zip(self.rules, bounds, strict=False)}
+        error.rules = tuple(sorted(sizes, key=sizes.__getitem__, reverse=True))
         return error
 
-    def followers(
-        self, nodes: Iterable[int], classes: UnitClasses
-    ) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-        """Classes of units, and the nodes to which reading one of them leads; every class comes once."""
-        by_set: dict[Ranges, list[int]] = {}
-        for node in nodes:
-            if node in self.arcs:
-                ranges, following = self.arcs[node]
-                by_set.setdefault(ranges, []).append(following)
-        sets = [classes.of[ranges] for ranges in by_set]
-        if len(sets) < 2 or sum(map(len, sets)) == len(set().union(*sets)):
-            yield from zip(sets, by_set.values(), strict=True)
-            return
-        by_class: dict[int, list[int]] = {}
-        for unit_classes, targets in zip(sets, by_set.values(), strict=True):
-            for unit_class in unit_classes:
-                by_class.setdefault(unit_class, []).extend(targets)
-        for unit_class, targets in by_class.items():
-            yield (unit_class,), targets
+    def _reached(self, fork: int) -> set[int]:
+        kind, following = self.kind, self.following
+        reached: set[int] = set()
+        seen = {fork}
+        waiting = [fork]
+        while waiting:
+            for target in self.forks[following[waiting.pop()]]:
+                if kind[target] != FORK:
+                    if self.productive[target]:
+                        reached.add(target)
+                elif target not in seen:
+                    seen.add(target)
+                    waiting.append(target)
+        return reached
 
-    def _node(self) -> int:
-        self._size += 1
-        self._nodes_of[self._rule] = self._nodes_of.get(self._rule, 0) + 1
-        if self._size > NODE_BUDGET:
+    def _node(self, kind: int, label: int, following: int) -> int:
+        number = len(self.kind)
+        if number >= NODE_BUDGET:
             raise self.too_large(f"the grammar needs more than {NODE_BUDGET:,} automaton nodes")
-        return self._size - 1
+        self.kind.append(kind)
+        self.label.append(label)
+        self.following.append(following)
+        return number
 
-    def _arc(self, ranges: Ranges, following: int) -> int:
-        node = self._interned.get((ranges, following))
+    def _arc(self, label: int, following: int) -> int:
+        node = self._arcs.get((label, following))
         if node is None:
-            node = self._interned[ranges, following] = self._node()
-            self.arcs[node] = (ranges, following)
+            node = self._arcs[label, following] = self._node(ARC, label, following)
         return node
 
+    def _set(self, ranges: Ranges) -> int:
+        number = self._set_number.setdefault(ranges, len(self.sets))
+        if number == len(self.sets):
+            self.sets.append(ranges)
+        return number
+
+    def _unit(self, unit: int) -> int:
+        number = self._unit_set.get(unit)
+        if number is None:
+            number = self._unit_set[unit] = self._set(((unit, unit),))
+        return number
+
     def _call(self, rule: str, following: int) -> int:
-        node = self._interned.get((rule, following))
+        number = self._rule_number.setdefault(rule, len(self.rules))
+        if number == len(self.rules):
+            self.rules.append(rule)
+        node = self._calls.get((number, following))
         if node is None:
-            node = self._interned[rule, following] = self._node()
-            self.calls[node] = (rule, following)
-            self._called.append(rule)
+            node = self._calls[number, following] = self._node(CALL, number, following)
         return node
 
     def _fork(self, targets: tuple[int, ...]) -> int:
         targets = tuple(dict.fromkeys(targets))
         if len(targets) == 1:
             return targets[0]
-        node = self._interned.get(targets)
+        node = self._forks.get(targets)
         if node is None:
-            node = self._interned[targets] = self._node()
-            self._forks[node] = targets
+            node = self._forks[targets] = self._open_fork()
+            self.forks[-1] = targets
+        return node
+
+    def _open_fork(self) -> int:
+        """A fork whose targets are not known yet."""
+        node = self._node(FORK, 0, len(self.forks))
+        self.forks.append(())
         return node
 
     def _build(self, expr: Expr, following: int) -> int:
+        # These two are found again as nodes.
+        if isinstance(expr, Class):
+            return self._arc(self._set(expr.ranges), following)
+        if isinstance(expr, Call):
+            return self._call(expr.rule, following)
         key = (id(expr), following)
         node = self._built.get(key)
         if node is None:
@@ -171,42 +198,30 @@ class Nfa:
         return node
 
     def _build_new(self, expr: Expr, following: int) -> int:
-        if expr is EMPTY:
-            return following
-        if expr is NOTHING:
-            return self._dead()
         if isinstance(expr, Literal):
             for unit in reversed(expr.units):
-                following = self._arc(((unit, unit),), following)
+                following = self._arc(self._unit(unit), following)
             return following
-        if isinstance(expr, Class):
-            return self._arc(expr.ranges, following)
         if isinstance(expr, Concat):
             for part in reversed(expr.parts):
                 following = self._build(part, following)
             return following
         if isinstance(expr, Alternative):
-            return self._fork(tuple(self._build(part, following) for part in expr.parts))
-        if isinstance(expr, Call):
-            return self._call(expr.rule, following)
+            return self._fork(tuple([self._build(part, following) for part in expr.parts]))
         if isinstance(expr, Repeat):
             return self._build_repeat(expr, following)
         if isinstance(expr, Graph):
             return self._build_graph(expr, following)
+        if expr is EMPTY:
+            return following
+        if expr is NOTHING:
+            return self._fork(())
         raise TypeError(f"not an expression: {expr!r}")
-
-    def _dead(self) -> int:
-        node = self._interned.get(NOTHING)
-        if node is None:
-            node = self._interned[NOTHING] = self._node()
-            self._forks[node] = ()
-        return node
 
     def _build_repeat(self, expr: Repeat, following: int) -> int:
         if expr.high is None:
-            node = self._node()
-            self._forks[node] = ()
-            self._forks[node] = (self._build(expr.body, node), following)
+            node = self._open_fork()
+            self.forks[self.following[node]] = (self._build(expr.body, node), following)
         else:
             node = following
             for _ in range(expr.high - expr.low):
@@ -221,7 +236,7 @@ class Nfa:
 
         def at(state: int) -> int:
             if state not in place:
-                place[state] = self._node()
+                place[state] = self._open_fork()
                 targets[state] = [following] if state in graph.finals else []
             return place[state]
 
@@ -230,38 +245,44 @@ class Nfa:
             targets[source].append(self._build(expr, at(target)))
         start = at(graph.start)
         for state, node in place.items():
-            self._forks[node] = tuple(targets[state])
+            self.forks[self.following[node]] = tuple(targets[state])
         return start
 
-    def _find_productive(self) -> set[int]:
-        """Nodes from which the end of their rule can be reached."""
-        before: dict[int, list[int]] = {}
-        calls_of: dict[str, list[int]] = {}
-        for node, (_, following) in self.arcs.items():
-            before.setdefault(following, []).append(node)
-        for node, targets in self._forks.items():
-            for target in targets:
-                before.setdefault(target, []).append(node)
-        for node, (rule, following) in self.calls.items():
-            before.setdefault(following, []).append(node)
-            calls_of.setdefault(rule, []).append(node)
-        rule_of_start: dict[int, list[str]] = {}
-        for rule, node in self.start.items():
-            rule_of_start.setdefault(node, []).append(rule)
-        productive: set[int] = set()
-        productive_rules: set[str] = set()
-        waiting = list(self.ends)
-        while waiting:
-            node = waiting.pop()
-            if node in productive:
+    def _find_productive(self) -> bytearray:
+        """Which nodes can reach the end of their rule; most only need nodes that were built before them."""
+        productive = bytearray(len(self.kind))
+        waiting: dict[int, list[int]] = {}
+        for first, (kind, following) in enumerate(zip(self.kind, self.following, strict=True)):
+            # Most nodes are arcs to nodes that are known by then, for which nobody has waited.
+            if kind == ARC and productive[following] and first not in waiting:
+                productive[first] = True
                 continue
-            call = self.calls.get(node)
-            # A call counts once its rule can be read to the end and what follows can, too.
-            if call is not None and not (call[0] in productive_rules and call[1] in productive):
-                continue
-            productive.add(node)
-            waiting.extend(before.get(node, ()))
-            for rule in rule_of_start.get(node, ()):
-                productive_rules.add(rule)
-                waiting.extend(calls_of.get(rule, ()))
+            ready = [first]
+            while ready:
+                node = ready.pop()
+                if productive[node]:
+                    continue
+                lacks = self._lacks(node, productive)
+                if lacks:
+                    for other in lacks:
+                        waiting.setdefault(other, []).append(node)
+                else:
+                    productive[node] = True
+                    if waiting:
+                        ready.extend(waiting.pop(node, ()))
         return productive
+
+    def _lacks(self, node: int, productive: bytearray) -> tuple[int, ...]:
+        """Nodes of which one has to be productive before this one can be; none if it is."""
+        kind, following = self.kind[node], self.following[node]
+        if kind == ARC:
+            return () if productive[following] else (following,)
+        if kind == FORK:
+            targets = self.forks[following]
+            # A fork without targets waits for itself, for ever.
+            return () if any(productive[target] for target in targets) else targets or (node,)
+        if kind == CALL:
+            # A call counts once its rule can be read to the end and what follows can, too.
+            start = self.start[self.label[node]]
+            return tuple([other for other in (start, following) if not productive[other]][:1])
+        return ()

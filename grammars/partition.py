@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,12 @@ class UnitClasses:
         boundaries: int32 [intervals], the first unit of each interval, ascending from 0.
         unit_class: int32 [intervals], the class of each interval.
         count: the number of classes.
-        of: classes of each set, ``ranges -> tuple of classes``.
+        of: the classes of each set, ascending, sets in the order given.
     """
 
-    def __init__(self, sets: Iterable[Ranges], size: int) -> None:
-        distinct = list(dict.fromkeys(sets))
+    def __init__(self, sets: Sequence[Ranges], size: int) -> None:
         cuts = {0}
-        for ranges in distinct:
+        for ranges in sets:
             for low, high in ranges:
                 cuts.add(low)
                 if high + 1 < size:
@@ -32,7 +31,7 @@ class UnitClasses:
         position = {cut: index for index, cut in enumerate(ordered)}
         position[size] = len(ordered)
         members: list[list[int]] = [[] for _ in ordered]
-        for number, ranges in enumerate(distinct):
+        for number, ranges in enumerate(sets):
             for low, high in ranges:
                 for interval in range(position[low], position[high + 1]):
                     members[interval].append(number)
@@ -41,13 +40,17 @@ class UnitClasses:
         self.boundaries: NDArray[np.int32] = np.array(ordered, dtype=np.int32)
         self.unit_class: NDArray[np.int32] = np.array(unit_class, dtype=np.int32)
         self.count = len(class_of)
-        classes: list[list[int]] = [[] for _ in distinct]
+        self._size = size
+        classes: list[list[int]] = [[] for _ in sets]
         for member, number in class_of.items():
             for index in member:
                 classes[index].append(number)
-        self.of: dict[Ranges, tuple[int, ...]] = {
-            ranges: tuple(classes[index]) for index, ranges in enumerate(distinct)
-        }
+        self.of: list[tuple[int, ...]] = [tuple(numbers) for numbers in classes]
+
+    def spread(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A value for each unit, given one for each class."""
+        sizes = np.diff(np.append(self.boundaries, self._size))
+        return np.repeat(values[self.unit_class], sizes)
 
 
 def distinct_columns(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -70,15 +73,17 @@ def distinct_columns(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
     return np.array(first, dtype=np.int64), np.array(kind_of, dtype=np.int64)
 
 
-def coarsest_partition(labels: NDArray[np.int64], successors: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def coarsest_partition(
+    labels: NDArray[np.integer], successors: Sequence[NDArray[np.integer]]
+) -> NDArray[np.int64]:
     """Refine `labels` until items of equal label have equally labelled successors.
 
     The smaller half of every split gets the new label and only its predecessors are looked at again
     (Hopcroft, 1971), so a chain of n states costs n steps, not n rounds over all states.
 
     Args:
-        labels: int64 [items], the first partition.
-        successors: one int64 [items of this kind, width] array per kind of item, in the order of
+        labels: integer [items], the first partition.
+        successors: one integer [items of this kind, width] array per kind of item, in the order of
             `labels`; entries are items, -1 stands for none.
 
     Returns:
@@ -92,7 +97,7 @@ def coarsest_partition(labels: NDArray[np.int64], successors: list[NDArray[np.in
         for offset, rows in zip(offsets, successors, strict=False)
     ]
     source = np.concatenate(sources) if sources else np.zeros(0, np.int64)
-    target = np.concatenate([rows.ravel() for rows in successors]) if successors else source
+    target = np.concatenate([rows.ravel() for rows in successors]).astype(np.int64) if successors else source
     real = target >= 0
     pairs = np.unique(target[real] * len(labels) + source[real])
     target, source = pairs // len(labels), pairs % len(labels)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sortition.grammars import accelerate
-from sortition.grammars.compose import DEAD, NO_PUSH, SELF, Composition, compose, spread
+from sortition.grammars.compose import DEAD, NO_PUSH, SELF, Composer, Composition, compose, spread
 from sortition.grammars.errors import TooLarge, Unsatisfiable
 from sortition.grammars.liveness import NEVER, Frames, distinct, room_needed, safe_states
 
@@ -212,11 +212,12 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         Unsatisfiable: the vocabulary cannot spell any text of the language.
         TooLarge: a budget was exceeded.
     """
-    composition = compose(machine, vocabulary.trie, accelerate.composer())
-    accelerate.start()
-    class_of_map, token_classes = _classes(composition)
-    entries, actions = _entries(composition, class_of_map, len(machine))
-    push_sites = _push_sites(composition, actions)
+    composition = compose(machine, vocabulary.trie, accelerate.best(Composer))
+    accelerate.LOOPS.start()
+    classes, class_of_map, token_classes = _classes(composition)
+    entries, actions, push_sites = _entries(
+        composition, classes, class_of_map, len(machine), len(machine.returns)
+    )
     recursive = machine.depth is None
     depth_limit = RECURSIVE_DEPTH if machine.depth is None else machine.depth
     if lacks_bytes(machine, vocabulary):
@@ -245,8 +246,7 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         certain = plain[entries.action] <= need[entries.state]
 
     bounds = np.searchsorted(entries.state, np.arange(len(machine) + 1))
-    classes = int(class_of_map.max(initial=0)) + 1
-    row_of_state, survives, certain_bits = _rows(bounds, entries.unit, certain, classes)
+    row_of_state, survives, certain_bits = _rows(bounds, entries.unit, certain, len(classes) + 1)
     counts = np.bitwise_count(survives).astype(np.int64)
     open_question = ~certain & (entries.unit < token_classes)
     maps = composition.map_of_token
@@ -316,59 +316,99 @@ def lacks_bytes(machine: Machine, vocabulary: Vocabulary) -> bool:
     return bool((read & ~single).any())
 
 
-def _classes(composition: Composition) -> tuple[Wide, int]:
-    """The class of each map (0: of none), and how many of them are classes of tokens, class 0 included."""
-    class_of_map = np.zeros(len(composition.start) - 1, np.int64)
+def _classes(composition: Composition) -> tuple[Wide, Wide, int]:
+    """Maps that are classes, the class of each map (0: of none), and how many classes are of tokens.
+
+    Class n + 1 is the nth of those maps. Classes are numbered in the order in which tokens, and then what
+    remains of them, come upon them, so it does not matter how the maps are numbered.
+    """
+    maps = len(composition.start) - 1
     tokens = composition.map_of_token
-    found = np.unique(tokens[tokens >= 0])
-    class_of_map[found] = np.arange(len(found)) + 1
-    count = token_classes = len(found) + 1
-    is_remainder = (composition.elements[2] < 0) & (composition.elements[1] != SELF)
-    owner = np.repeat(np.arange(len(class_of_map)), np.diff(composition.start))[is_remainder]
-    remainder = composition.elements[1, is_remainder]
+    found = _in_order(tokens[tokens >= 0], maps)
+    token_classes = len(found) + 1
+    class_of_map = np.zeros(maps, np.int64)
+    classes = [found]
+    count = 1
     while found.size:
-        found = np.unique(remainder[class_of_map[owner] > 0])
-        found = found[class_of_map[found] == 0]
         class_of_map[found] = np.arange(count, count + len(found))
         count += len(found)
-    return class_of_map, token_classes
+        begin = composition.start[found]
+        _, at = spread(begin, composition.start[found + 1] - begin)
+        target, effect = composition.elements[1].take(at), composition.elements[2].take(at)
+        remainder = target[(effect < 0) & (target != SELF)]
+        found = _in_order(remainder[class_of_map[remainder] == 0], maps)
+        classes.append(found)
+    return np.concatenate(classes), class_of_map, token_classes
 
 
-def _entries(composition: Composition, class_of_map: Wide, states: int) -> tuple[_Entries, _Actions]:
-    """The entries of all classes; effects are numbered as in the composition."""
-    by_class = np.argsort(class_of_map, kind="stable")[np.count_nonzero(class_of_map == 0) :]
-    begin = composition.start[by_class]
-    owner, at = spread(begin, composition.start[by_class + 1] - begin)
+def _in_order(numbers: Ints, bound: int) -> Wide:
+    """Distinct numbers below a bound, in the order in which they come first."""
+    first = np.full(bound, len(numbers))
+    # Of several values for one place, the last one stays.
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    found = np.flatnonzero(first < len(numbers))
+    return found[np.argsort(first[found])]
+
+
+def _entries(
+    composition: Composition, classes: Wide, class_of_map: Wide, states: int, endings: int
+) -> tuple[_Entries, _Actions, Ints]:
+    """The entries of all classes, what they may say, and the sites of each string that they push."""
+    begin = composition.start[classes]
+    owner, at = spread(begin, composition.start[classes + 1] - begin)
     source, target, effect = (column.take(at) for column in composition.elements)
     other = np.flatnonzero(effect != NO_PUSH)
-    unit, leaves = owner[other] + 1, effect[other] < 0
-    remainder = np.where(target[other] == SELF, unit, class_of_map[np.where(leaves, target[other], 0)])
-    key = (effect[other].astype(np.int64) << 32) | np.where(leaves, remainder, target[other])
-    keys, number = np.unique(key, return_inverse=True)
+    unit, other_effect = owner[other] + 1, effect[other]
+    leaves = other_effect < 0
+    number_of_string, push_sites = _strings(composition, other_effect[~leaves])
+    row = np.where(leaves, other_effect, number_of_string[np.where(leaves, NO_PUSH, other_effect)]) + endings
+    left = np.where(target[other] == SELF, unit, class_of_map[np.where(leaves, target[other], 0)])
+    width = max(states, len(classes) + 1)
+    keys, number = _ranked(row * width + np.where(leaves, left, target[other]))
     actions = _Actions(
-        np.append(np.arange(states, dtype=np.int32), (keys & 0xFFFFFFFF).astype(np.int32)),
-        np.append(np.zeros(states, np.int32), (keys >> 32).astype(np.int32)),
+        np.append(np.arange(states), keys % width).astype(np.int32),
+        np.append(np.zeros(states, np.int64), keys // width - endings).astype(np.int32),
     )
     action = target
     action[other] = states + number
     # Sorted by class already. A stable sort of 16-bit keys is a radix sort, many times as fast as any other.
     order = np.argsort(source.astype(np.uint16) if states <= 1 << 16 else source, kind="stable")
-    return _Entries(source.take(order), (owner + 1).take(order).astype(np.int32), action.take(order)), actions
+    units = (owner + 1).astype(np.int32)
+    return _Entries(source.take(order), units.take(order), action.take(order)), actions, push_sites
 
 
-def _push_sites(composition: Composition, actions: _Actions) -> Ints:
-    """The sites of each string that is pushed, top last, padded with -1; renumbers the actions' effects."""
-    strings = np.unique(np.append(np.maximum(actions.effect, NO_PUSH), NO_PUSH))
-    pushes = actions.effect >= 0
-    actions.effect[pushes] = np.searchsorted(strings, actions.effect[pushes])
+def _ranked(keys: Wide) -> tuple[Wide, Wide]:
+    """The distinct keys, ascending, and which of them each key is."""
+    bound = int(keys.max(initial=0)) + 1
+    if bound > 8 * len(keys) + 4096:
+        return np.unique(keys, return_inverse=True)
+    present = np.zeros(bound, np.bool_)
+    present[keys] = True
+    rank = np.cumsum(present, dtype=np.int32)
+    return np.flatnonzero(present), rank[keys] - np.int64(1)
+
+
+def _strings(composition: Composition, used: Ints) -> tuple[Wide, Ints]:
+    """The number of each string among those that are used, and the sites of these, top last, padded with -1.
+
+    They are numbered by their sites, the empty one first, whatever their numbers were.
+    """
+    is_used = np.zeros(len(composition.push_parent), np.bool_)
+    is_used[used] = is_used[NO_PUSH] = True
+    strings = np.flatnonzero(is_used)
+    above: NDArray[np.integer] = strings
     reversed_sites = []
-    while strings.any():
-        reversed_sites.append(composition.push_site[strings])
-        strings = composition.push_parent[strings]
+    while above.any():
+        reversed_sites.append(composition.push_site[above])
+        above = composition.push_parent[above]
     padded = np.array(reversed_sites, np.int32).reshape(-1, len(strings))[::-1].T
     # The padding stands at the bottom; a stable sort moves it to the top.
     order = np.argsort(padded < 0, axis=1, kind="stable")
-    return np.ascontiguousarray(np.take_along_axis(padded, order, axis=1))
+    sites = np.take_along_axis(padded, order, axis=1)
+    by_sites = np.lexsort(sites.T[::-1]) if sites.size else np.arange(len(strings))
+    number = np.zeros(len(is_used), np.int64)
+    number[strings[by_sites]] = np.arange(len(strings))
+    return number, np.ascontiguousarray(sites[by_sites])
 
 
 def _frames_of_tokens(

@@ -239,9 +239,11 @@ def _new_scratch(width: int) -> Law:
 
 def _cached() -> bool:
     """Whether numba's cache has the loops as they are in their files."""
-    cache = Path(_loops().draw.stats.cache_path)
+    cache = _loops().draw.stats.cache_path
+    if cache is None:  # numba has found no place where it may write
+        return False
     written = max(source.stat().st_mtime for source in Path(__file__).parent.glob("*.py"))
-    return any(index.stat().st_mtime >= written for index in cache.glob("cpu_rows.*draw-*.nbi"))
+    return any(index.stat().st_mtime >= written for index in Path(cache).glob("cpu_rows.*draw-*.nbi"))
 
 
 def _load() -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
+import json
+import random
 from collections.abc import Mapping
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sortition.grammars.errors import TooLarge, Unsatisfiable, Unsupported
+from sortition.grammars.automaton import BYTES
+from sortition.grammars.errors import GrammarError, TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import (
+    EMPTY,
     NOTHING,
     Alternative,
     Call,
@@ -26,8 +34,14 @@ from sortition.grammars.expr import (
     repeat,
     star,
 )
-from sortition.grammars.machine import Machine
+from sortition.grammars.json_schema import json_schema
+from sortition.grammars.machine import Machine, deepest, successors_of
+from sortition.grammars.nfa import Nfa
 from sortition.grammars.oracle import Walk
+from sortition.grammars.partition import UnitClasses, coarsest_partition
+from sortition.grammars.subsets import subsets
+
+MASKBENCH = Path(__file__).parents[2] / "shared" / "cases" / "maskbench.jsonl.gz"
 
 
 def _ends(rules: Mapping[str, Expr], expr: Expr, text: bytes, at: int) -> set[int]:
@@ -190,3 +204,61 @@ def test_stack_depth() -> None:
     assert Machine.of(nested, Call("list")).depth == 2
     bracketed = concat(literal(b"["), optional(Call("list")), literal(b"]"))
     assert Machine.of({"list": bracketed}, Call("list")).depth is None
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two dataclasses hold the same arrays and numbers."""
+    return all(
+        np.array_equal(getattr(one, field.name), getattr(other, field.name))
+        and getattr(getattr(one, field.name), "dtype", None)
+        == getattr(getattr(other, field.name), "dtype", None)
+        for field in dataclasses.fields(one)  # type: ignore[arg-type]
+    )
+
+
+def both_ways(rules: Mapping[str, Expr], root: Expr) -> None:
+    """The compiled loops find what the definitions find, number by number, and refuse in the same words."""
+    machine_jit = pytest.importorskip("sortition.grammars.machine_jit")
+    nfa = Nfa(rules, root)
+    classes = UnitClasses(nfa.sets, BYTES)
+    try:
+        found = subsets(nfa, classes)
+    except GrammarError as error:
+        with pytest.raises(type(error)) as raised:
+            machine_jit.subsets(nfa, classes)
+        assert str(raised.value) == str(error)
+        return
+    assert same(machine_jit.subsets(nfa, classes), found)
+    labels, successors = successors_of(found)
+    joined = coarsest_partition(labels, successors)
+    assert np.array_equal(machine_jit.coarsest_partition(labels, successors), joined)
+    tables = found.move, found.call, found.returns
+    assert machine_jit.deepest(*tables) == deepest(*tables)
+
+
+@settings(max_examples=150, deadline=None)
+@given(grammars())
+def test_compiled_loops_find_the_same_machine(grammar: tuple[dict[str, Expr], Expr]) -> None:
+    both_ways(*grammar)
+
+
+def test_compiled_loops_refuse_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    ab = one_of([(97, 98)])
+    both_ways({}, concat(star(ab), literal(b"a"), repeat(ab, 30, 30)))
+    both_ways({"empty": EMPTY}, concat(Call("empty"), literal(b"a")))
+    both_ways({"ab": concat(ab, ab)}, concat(optional(Call("ab")), optional(Call("ab")), star(ab)))
+    both_ways({"a": literal(b"a")}, alternative(*(concat(Call("a"), literal(b"b")) for _ in range(3))))
+    both_ways({}, concat(*(optional(literal(b"%04d" % n)) for n in range(3000))))
+
+
+def test_compiled_loops_on_schemas() -> None:
+    if not MASKBENCH.exists():
+        pytest.skip("needs the schemas of maskbench")
+    with gzip.open(MASKBENCH, "rt") as file:
+        lines = file.read().splitlines()
+    for line in random.Random(3).sample([line for line in lines if len(line) < 20_000], 200):
+        try:
+            grammar = json_schema(json.loads(line)["schema"])
+        except GrammarError:
+            continue
+        both_ways(grammar.rules, grammar.root)

@@ -1,0 +1,944 @@
+"""The loops of `subsets.py`, `partition.py` and `machine.py` for numba: the same arrays, number by number.
+
+Never imported on the way to a first machine: `accelerate.py` loads it in the background. Numba has no
+classes that it can keep on disk, so what grows together is passed around in tuples, and a function that may
+replace an array by a larger one returns the tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import numba
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from sortition.grammars import machine, partition
+from sortition.grammars import subsets as definition
+from sortition.grammars.nfa import ARC, CALL, CLOSURE_BUDGET, FORK, ROOT_RULE, TOO_MANY_CLOSURES, Nfa
+from sortition.grammars.partition import UnitClasses
+from sortition.grammars.subsets import (
+    RETURN_BUDGET,
+    STATE_BUDGET,
+    TOO_MANY_RETURNS,
+    TOO_MANY_STATES,
+    TOO_MUCH_WORK,
+    WORK_BUDGET,
+    Subsets,
+    ambiguous_begin,
+    no_first_unit,
+)
+
+_FIRST: Final = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR: Final = np.uint64(0x9FB21C651E98DF25)
+_SHIFT: Final = np.uint64(28)
+
+# What a tally counts.
+_STATUS: Final = 0
+_DETAIL: Final = 1
+_WORK: Final = 2
+_CLOSED: Final = 3
+_USED: Final = 4
+_MARK: Final = 5
+_ENTERED: Final = 6
+
+# What its status says.
+_FINE: Final = 0
+_STATES: Final = 1
+_WORKED: Final = 2
+_CLOSURES: Final = 3
+_RETURNS: Final = 4
+_BEGIN: Final = 5
+_NO_FIRST: Final = 6
+_ROOM: Final = 7
+
+_UNKNOWN: Final = -2
+"""A state not looked for yet."""
+
+
+@numba.njit(nogil=True)
+def _fail(tally: Any, status: int, detail: int) -> None:
+    if tally[_STATUS] == _FINE:
+        tally[_STATUS] = status
+        tally[_DETAIL] = detail
+
+
+@numba.njit(nogil=True)
+def _spend(tally: Any, work: int) -> None:
+    tally[_WORK] += work
+    if tally[_WORK] > WORK_BUDGET:
+        _fail(tally, _WORKED, 0)
+
+
+@numba.njit(nogil=True)
+def _lists(count: int, items: int) -> Any:
+    """Room for a table of lists of numbers: their items, where each begins, hashes, slots, and how many."""
+    slots = 16
+    while slots < 2 * count:
+        slots *= 2
+    return (
+        np.empty(items, np.int32),
+        np.zeros(count + 1, np.int64),
+        np.empty(count, np.uint64),
+        np.full(slots, -1, np.int32),
+        np.zeros(1, np.int64),
+    )
+
+
+@numba.njit(nogil=True)
+def _numbered(lists: Any, items: Any, size: int, tally: Any) -> Any:
+    """The number of a list, which is entered if it is new."""
+    data, start, hashes, slots, count = lists
+    code = _FIRST
+    for index in range(size):
+        code = (code ^ np.uint64(np.uint32(items[index]))) * _FACTOR
+        code ^= code >> _SHIFT
+    last = len(slots) - 1
+    slot = np.int64(code & np.uint64(last))
+    while slots[slot] >= 0:
+        number = slots[slot]
+        first = start[number]
+        same = hashes[number] == code and start[number + 1] - first == size
+        if same:
+            for index in range(size):
+                if data[first + index] != items[index]:
+                    same = False
+                    break
+        if same:
+            return np.int64(number)
+        slot = (slot + 1) & last
+    fresh = count[0]
+    used = start[fresh]
+    if fresh == len(hashes) or used + size > len(data):
+        _fail(tally, _ROOM, 0)
+        return np.int64(0)
+    for index in range(size):
+        data[used + index] = items[index]
+    start[fresh + 1] = used + size
+    hashes[fresh] = code
+    slots[slot] = fresh
+    count[0] = fresh + 1
+    return np.int64(fresh)
+
+
+@numba.njit(nogil=True)
+def _close(graph: Any, closures: Any, node: int, found: Any) -> None:
+    """`Nfa.closure`, entered among the closures; `found` is room to work."""
+    kind, _, following, fork_start, fork_target, productive = graph
+    data, first, last, seen, waiting, tally = closures
+    count = 0
+    if kind[node] != FORK:
+        if productive[node]:
+            found[0] = node
+            count = 1
+    else:
+        tally[_MARK] += 1
+        mark = tally[_MARK]
+        seen[node] = mark
+        waiting[0] = node
+        size = 1
+        while size:
+            size -= 1
+            fork = following[waiting[size]]
+            for index in range(fork_start[fork], fork_start[fork + 1]):
+                target = fork_target[index]
+                if seen[target] != mark:
+                    seen[target] = mark
+                    if kind[target] == FORK:
+                        waiting[size] = target
+                        size += 1
+                    elif productive[target]:
+                        found[count] = target
+                        count += 1
+        found[:count].sort()
+        tally[_CLOSED] += count
+        if tally[_CLOSED] > CLOSURE_BUDGET:
+            _fail(tally, _CLOSURES, 0)
+    used = tally[_USED]
+    if used + count > len(data):
+        _fail(tally, _ROOM, 0)
+        count = 0
+    for index in range(count):
+        data[used + index] = found[index]
+    first[node] = used
+    last[node] = used + count
+    tally[_USED] = used + count
+
+
+@numba.njit(nogil=True)
+def _joined(graph: Any, closures: Any, nodes: Any, size: int, found: Any, carried: int) -> Any:
+    """`_Construction._closure` of some nodes, into `found`, which begins with some more; its size."""
+    data, first, last, seen, _, tally = closures
+    for index in range(size):
+        if first[nodes[index]] < 0:
+            _close(graph, closures, nodes[index], found[carried:])
+    tally[_MARK] += 1
+    mark = tally[_MARK]
+    count = carried
+    for index in range(carried):
+        seen[found[index]] = mark
+    for index in range(size):
+        for place in range(first[nodes[index]], last[nodes[index]]):
+            node = data[place]
+            if seen[node] != mark:
+                seen[node] = mark
+                found[count] = node
+                count += 1
+    if carried or size > 1:
+        found[:count].sort()
+    return count
+
+
+@numba.njit(nogil=True)
+def _state(states: Any, found: Any, count: int, tally: Any) -> Any:
+    """The number of the state of some nodes, -1 for none."""
+    if count == 0:
+        return np.int64(-1)
+    number = _numbered(states, found, count, tally)
+    if number >= STATE_BUDGET:
+        _fail(tally, _STATES, 0)
+    return number
+
+
+@numba.njit(nogil=True)
+def _union(
+    graph: Any, closures: Any, states: Any, unions: Any, nodes: Any, size: int, found: Any
+) -> Any:  # fmt: skip
+    """The state of the closures of some nodes, looked up by the nodes first."""
+    lists, state_of_list, state_of_node = unions
+    tally = closures[5]
+    if size == 1:
+        known = state_of_node[nodes[0]]
+        if known == _UNKNOWN:
+            _spend(tally, 1)
+            count = _joined(graph, closures, nodes, 1, found, 0)
+            known = np.int32(_state(states, found, count, tally))
+            state_of_node[nodes[0]] = known
+        return np.int64(known)
+    before = lists[4][0]
+    key = _numbered(lists, nodes, size, tally)
+    if lists[4][0] > before:
+        _spend(tally, size)
+        count = _joined(graph, closures, nodes, size, found, 0)
+        state_of_list[key] = _state(states, found, count, tally)
+    return np.int64(state_of_list[key])
+
+
+@numba.njit(nogil=True)
+def _by_class(graph: Any, sets: Any, arcs: Any, count: int, start: Any, targets: Any, tally: Any) -> None:
+    """Sort where arcs lead by the class of the unit that they read: `start` of each class in the targets."""
+    label, following = graph[1], graph[2]
+    set_start, set_class = sets
+    start[:] = 0
+    for index in range(count):
+        number = label[arcs[index]]
+        for place in range(set_start[number], set_start[number + 1]):
+            start[set_class[place] + 1] += 1
+    for unit_class in range(len(start) - 1):
+        start[unit_class + 1] += start[unit_class]
+    if start[-1] > len(targets):
+        _fail(tally, _ROOM, 0)
+        start[:] = 0
+        return
+    for index in range(count):
+        number = label[arcs[index]]
+        for place in range(set_start[number], set_start[number + 1]):
+            unit_class = set_class[place]
+            targets[start[unit_class]] = following[arcs[index]]
+            start[unit_class] += 1
+    for unit_class in range(len(start) - 1, 0, -1):
+        start[unit_class] = start[unit_class - 1]
+    start[0] = 0
+
+
+@numba.njit(nogil=True)
+def _find_root(graph: Any, rule_start: Any, closures: Any, found: Any, of_root: Any) -> None:
+    """`_Construction._of_root`: which nodes are of the root expression itself."""
+    kind, following = graph[0], graph[2]
+    data, first, last = closures[0], closures[1], closures[2]
+    waiting = np.empty(len(kind) + 1, np.int32)
+    waiting[0] = rule_start[ROOT_RULE]
+    size = 1
+    while size:
+        size -= 1
+        node = waiting[size]
+        if first[node] < 0:
+            _close(graph, closures, node, found)
+        for place in range(first[node], last[node]):
+            other = data[place]
+            if not of_root[other]:
+                of_root[other] = True
+                if kind[other] == ARC or kind[other] == CALL:
+                    waiting[size] = following[other]
+                    size += 1
+
+
+@numba.njit(nogil=True)
+def _enter(
+    graph: Any, rule_start: Any, sets: Any, closures: Any, states: Any, unions: Any, entered: Any, rules: Any,
+    count: int, found: Any,
+) -> Any:  # fmt: skip
+    """`_Construction._entered`: the number of some rules among the entered.
+
+    Those hold, for each number, where the nodes of each class begin, and these nodes, and the states.
+    """
+    lists, starts, nodes, state_of, arcs = entered
+    tally = closures[5]
+    before = lists[4][0]
+    number = _numbered(lists, rules, count, tally)
+    if lists[4][0] == before:
+        return number
+    if number >= len(starts):
+        _fail(tally, _ROOM, 0)
+        return np.int64(0)
+    kind = graph[0]
+    size = 0
+    for index in range(count):
+        first_node = rule_start[rules[index]]
+        if closures[1][first_node] < 0:
+            _close(graph, closures, first_node, found)
+        for place in range(closures[1][first_node], closures[2][first_node]):
+            node = closures[0][place]
+            if kind[node] != ARC:
+                _fail(tally, _NO_FIRST, rules[index])
+                return np.int64(0)
+            if size == len(arcs):
+                _fail(tally, _ROOM, 0)
+                return np.int64(0)
+            arcs[size] = node
+            size += 1
+    _spend(tally, count)
+    start = starts[number]
+    used = tally[_ENTERED]
+    _by_class(graph, sets, arcs, size, start, nodes[used:], tally)
+    start += np.int32(used)
+    tally[_ENTERED] = start[-1]
+    for unit_class in range(len(start) - 1):
+        first, last = start[unit_class], start[unit_class + 1]
+        state_of[number, unit_class] = -1
+        if last > first and tally[_STATUS] == _FINE:
+            state_of[number, unit_class] = _union(
+                graph, closures, states, unions, nodes[first:last], last - first, found
+            )
+    return number
+
+
+@numba.njit(nogil=True)
+def _listed(chains: Any, rule: int, number: int, tally: Any) -> None:
+    """Put one more number at the head of this rule's chain."""
+    head, after, numbers, count = chains
+    if count[0] == len(after):
+        _fail(tally, _ROOM, 0)
+        return
+    after[count[0]] = head[rule]
+    numbers[count[0]] = number
+    head[rule] = count[0]
+    count[0] += 1
+
+
+@numba.njit(nogil=True)
+def _gathered(chains: Any, rules: Any, count: int, gathered: Any) -> Any:
+    """The distinct numbers in the chains of these rules, ascending; how many they are."""
+    head, after, numbers, _ = chains
+    size = 0
+    for index in range(count):
+        place = head[rules[index]]
+        while place >= 0:
+            gathered[size] = numbers[place]
+            size += 1
+            place = after[place]
+    return _distinct(gathered, size)
+
+
+@numba.njit(nogil=True)
+def _distinct(values: Any, count: int) -> Any:
+    """Sort the first values and drop those that come twice; how many are left."""
+    if count > 1:
+        values[:count].sort()
+    kept = 0
+    for index in range(count):
+        if kept == 0 or values[index] != values[kept - 1]:
+            values[kept] = values[index]
+            kept += 1
+    return kept
+
+
+@numba.njit(nogil=True)
+def _return(
+    graph: Any, closures: Any, states: Any, sites: Any, endings: Any, returns: Any, ending: int, site: int,
+    is_ended: Any, following: Any, found: Any,
+) -> None:  # fmt: skip
+    """`_Construction._return`. An ending is a list of rules, then -1, then the nodes that went along."""
+    label, after = graph[1], graph[2]
+    tally = closures[5]
+    _spend(tally, 1)
+    rules = carried = 0
+    first, last = endings[1][ending], endings[1][ending + 1]
+    while endings[0][first + rules] >= 0:
+        is_ended[endings[0][first + rules]] = True
+        rules += 1
+    for place in range(first + rules + 1, last):
+        found[carried] = endings[0][place]
+        carried += 1
+    size = 0
+    for place in range(sites[1][site], sites[1][site + 1]):
+        node = sites[0][place]
+        if is_ended[label[node]]:
+            following[size] = after[node]
+            size += 1
+    for place in range(first, first + rules):
+        is_ended[endings[0][place]] = False
+    count = _joined(graph, closures, following, size, found, carried)
+    state = _state(states, found, count, tally)
+    places, used = returns
+    if used[0] == len(places):
+        _fail(tally, _ROOM, 0)
+        return
+    places[used[0], 0] = ending
+    places[used[0], 1] = site
+    places[used[0], 2] = state
+    used[0] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _construct(
+    kind: Any, label: Any, following: Any, fork_start: Any, fork_target: Any, productive: Any,
+    rule_start: Any, set_start: Any, set_class: Any, classes: int, room: int,
+) -> Any:  # fmt: skip
+    """`_Construction.result`: the tally, move, call, ending, returns and accepting.
+
+    If `room` for so many things of every kind is not enough, the tally says so.
+    """
+    size = len(kind) + 2
+    rules_in_all = len(rule_start)
+    graph = (kind, label, following, fork_start, fork_target, productive)
+    sets = (set_start, set_class)
+    tally = np.zeros(7, np.int64)
+    closures = (
+        np.empty(4 * room + size, np.int32),
+        np.full(size, -1, np.int64),
+        np.zeros(size, np.int64),
+        np.zeros(size, np.int32),
+        np.empty(size, np.int32),
+        tally,
+    )
+    states, sites, endings = _lists(room, 8 * room), _lists(room, 8 * room), _lists(room, 8 * room)
+    unions = (_lists(room, 8 * room), np.empty(room, np.int32), np.full(size, _UNKNOWN, np.int32))
+    entered = (
+        _lists(room, 8 * room),
+        np.empty((room // 8 + 2, classes + 1), np.int32),
+        np.empty(8 * room, np.int32),
+        np.empty((room // 8 + 2, classes), np.int32),
+        np.empty(8 * room, np.int32),
+    )
+    none = np.full(rules_in_all, -1, np.int32)
+    calling = none, np.empty(room, np.int32), np.empty(room, np.int32), np.zeros(1, np.int64)
+    ending_with = none.copy(), np.empty(room, np.int32), np.empty(room, np.int32), np.zeros(1, np.int64)
+    returns = (np.empty((4 * room, 3), np.int32), np.zeros(1, np.int64))
+    of_root = np.zeros(size, np.bool_)
+    move, call = np.empty((room, classes), np.int32), np.empty((room, classes), np.int32)
+    ending_of_state, accepting = np.empty(room, np.int32), np.empty(room, np.bool_)
+    nodes, arcs, calls = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
+    found = np.empty(2 * size, np.int32)
+    rules, ended, key = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(2 * size, np.int32)
+    gathered, is_ended = np.empty(room, np.int32), np.zeros(rules_in_all, np.bool_)
+    start, targets = np.zeros(classes + 1, np.int32), np.empty(8 * room, np.int32)
+
+    nodes[0] = rule_start[ROOT_RULE]
+    count = _joined(graph, closures, nodes, 1, found, 0)
+    _numbered(states, found, count, tally)
+    state = 0
+    while state < states[4][0] and tally[_STATUS] == _FINE:
+        first, last = states[1][state], states[1][state + 1]
+        ending_of_state[state] = -1
+        accepting[state] = False
+        move[state] = -1
+        call[state] = -1
+        _spend(tally, last - first)
+        n_arcs = n_calls = n_ended = 0
+        for place in range(first, last):
+            node = states[0][place]
+            if kind[node] == ARC:
+                arcs[n_arcs] = node
+                n_arcs += 1
+            elif kind[node] == CALL:
+                calls[n_calls] = node
+                rules[n_calls] = label[node]
+                n_calls += 1
+            elif label[node] == ROOT_RULE:
+                accepting[state] = True
+            else:
+                ended[n_ended] = label[node]
+                n_ended += 1
+        n_ended = _distinct(ended, n_ended)
+        n_rules = _distinct(rules, n_calls)
+        nested = n_calls > 0 or n_ended > 0
+        number = 0
+        if nested:
+            if not of_root[size - 1]:
+                _find_root(graph, rule_start, closures, found, of_root)
+                # The place after all nodes says that this is done.
+                of_root[size - 1] = True
+            number = _enter(graph, rule_start, sets, closures, states, unions, entered, rules, n_rules, found)
+            if tally[_STATUS] != _FINE:
+                break
+            move[state] = entered[3][number]
+        _by_class(graph, sets, arcs, n_arcs, start, targets, tally)
+        for unit_class in range(classes):
+            first, last = start[unit_class], start[unit_class + 1]
+            if first == last:
+                continue
+            if tally[_STATUS] != _FINE:
+                break
+            if nested:
+                begin, end = entered[1][number, unit_class], entered[1][number, unit_class + 1]
+                inside = False
+                for place in range(first, last):
+                    inside = inside or not of_root[targets[place]]
+                if end > begin:
+                    if inside:
+                        _fail(tally, _BEGIN, 0)
+                        break
+                    for place in range(first, last):
+                        key[place - first] = targets[place]
+                    for place in range(begin, end):
+                        key[last - first + place - begin] = entered[2][place]
+                    count = last - first + end - begin
+                    move[state, unit_class] = _union(graph, closures, states, unions, key, count, found)
+                    continue
+                if n_ended and not inside:
+                    continue
+            elif unit_class and _same(targets, start[unit_class - 1], first, last):
+                move[state, unit_class] = move[state, unit_class - 1]
+                continue
+            move[state, unit_class] = _union(
+                graph, closures, states, unions, targets[first:last], last - first, found
+            )
+        if tally[_STATUS] != _FINE:
+            break
+        if n_calls:
+            before = sites[4][0]
+            site = _numbered(sites, calls, n_calls, tally)
+            if sites[4][0] > before:
+                if sites[4][0] * endings[4][0] > RETURN_BUDGET:
+                    _fail(tally, _RETURNS, 0)
+                    break
+                for index in range(n_rules):
+                    _listed(calling, rules[index], site, tally)
+                for index in range(_gathered(ending_with, rules, n_rules, gathered)):
+                    _return(
+                        graph, closures, states, sites, endings, returns, gathered[index], site, is_ended,
+                        key, found,
+                    )  # fmt: skip
+            for unit_class in range(classes):
+                if entered[1][number, unit_class + 1] > entered[1][number, unit_class]:
+                    call[state, unit_class] = site
+        if n_ended:
+            count = n_ended + 1
+            ended[n_ended] = -1
+            key[:count] = ended[:count]
+            for place in range(states[1][state], states[1][state + 1]):
+                if of_root[states[0][place]]:
+                    key[count] = states[0][place]
+                    count += 1
+            before = endings[4][0]
+            ending = _numbered(endings, key, count, tally)
+            ending_of_state[state] = ending
+            if endings[4][0] > before:
+                if sites[4][0] * endings[4][0] > RETURN_BUDGET:
+                    _fail(tally, _RETURNS, 0)
+                    break
+                for index in range(n_ended):
+                    _listed(ending_with, ended[index], ending, tally)
+                for index in range(_gathered(calling, ended, n_ended, gathered)):
+                    _return(
+                        graph, closures, states, sites, endings, returns, ending, gathered[index], is_ended,
+                        key, found,
+                    )  # fmt: skip
+        state += 1
+    if tally[_STATUS] != _FINE:
+        state = 0
+    returned = np.full((endings[4][0] * (state > 0), sites[4][0]), -1, np.int32)
+    for index in range(returns[1][0] * (state > 0)):
+        returned[returns[0][index, 0], returns[0][index, 1]] = returns[0][index, 2]
+    return tally, move[:state], call[:state], ending_of_state[:state], returned, accepting[:state]
+
+
+@numba.njit(nogil=True)
+def _same(values: Any, before: int, first: int, last: int) -> Any:
+    """Whether the values from `before` to `first` are those from `first` to `last`."""
+    if first - before != last - first:
+        return False
+    for index in range(last - first):  # noqa: SIM110
+        if values[before + index] != values[first + index]:
+            return False
+    return True
+
+
+def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
+    """`subsets.subsets`."""
+    arrays = (
+        np.array(nfa.kind, np.int8),
+        np.array(nfa.label, np.int32),
+        np.array(nfa.following, np.int32),
+        *_ragged(nfa.forks),
+        np.frombuffer(nfa.productive, np.bool_),
+        np.array(nfa.start, np.int32),
+        *_ragged(classes.of),
+        classes.count,
+    )
+    # There are about as many states as nodes; where there are more, beginning again costs less than arrays
+    # that grow.
+    room = max(256, len(nfa.kind))
+    tally, *found = _construct(*arrays, room)
+    while tally[_STATUS] == _ROOM:
+        room *= 4
+        tally, *found = _construct(*arrays, room)
+    status, detail = tally[:2].tolist()
+    if status == _BEGIN:
+        raise ambiguous_begin()
+    if status == _NO_FIRST:
+        raise no_first_unit(nfa.rules[detail])
+    if status != _FINE:
+        raise nfa.too_large(_TOO_LARGE[status])
+    return Subsets(*found)
+
+
+_TOO_LARGE: Final = {
+    _STATES: TOO_MANY_STATES,
+    _WORKED: TOO_MUCH_WORK,
+    _CLOSURES: TOO_MANY_CLOSURES,
+    _RETURNS: TOO_MANY_RETURNS,
+}
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Rows of different lengths one after the other: where each begins, and their items."""
+    start = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return start, np.fromiter(chain.from_iterable(rows), np.int32, int(start[-1]))
+
+
+@numba.njit(nogil=True)
+def _parts(labels: Any) -> Any:
+    """A refinable partition of items, one part per label.
+
+    These are the items part by part, their places, the part of each; then, of each part, its first place,
+    the one past its last, and how many items at its front are marked; the parts with marks; and how many
+    there are of all parts and of those.
+    """
+    items = len(labels)
+    parts = labels.max() + 1 if items else 0
+    first, past = np.zeros(items + 1, np.int64), np.zeros(items + 1, np.int64)
+    for item in range(items):
+        past[labels[item]] += 1
+    for part in range(parts):
+        first[part] = past[part - 1] if part else 0
+        past[part] += first[part]
+    elements, place = np.empty(items, np.int64), np.empty(items, np.int64)
+    filled = first.copy()
+    for item in range(items):
+        place[item] = filled[labels[item]]
+        elements[place[item]] = item
+        filled[labels[item]] += 1
+    marks, touched = np.zeros(items + 1, np.int64), np.zeros(items + 1, np.int64)
+    return elements, place, labels.copy(), first, past, marks, touched, np.array([parts, 0])
+
+
+@numba.njit(nogil=True)
+def _mark(parts: Any, element: int) -> None:
+    elements, place, part, first, _, marks, touched, counts = parts
+    its = part[element]
+    at = place[element]
+    front = first[its] + marks[its]
+    if at < front:
+        return
+    elements[at] = elements[front]
+    place[elements[at]] = at
+    elements[front] = element
+    place[element] = front
+    if marks[its] == 0:
+        touched[counts[1]] = its
+        counts[1] += 1
+    marks[its] += 1
+
+
+@numba.njit(nogil=True)
+def _split(parts: Any) -> None:
+    """Tell what is marked from what is not; the smaller piece of each part becomes a new one."""
+    elements, _, part, first, past, marks, touched, counts = parts
+    while counts[1]:
+        counts[1] -= 1
+        its = touched[counts[1]]
+        middle = first[its] + marks[its]
+        marks[its] = 0
+        if middle == past[its]:
+            continue
+        new = counts[0]
+        if middle - first[its] <= past[its] - middle:
+            first[new], past[new] = first[its], middle
+            first[its] = middle
+        else:
+            first[new], past[new] = middle, past[its]
+            past[its] = middle
+        for index in range(first[new], past[new]):
+            part[elements[index]] = new
+        counts[0] += 1
+
+
+@numba.njit(nogil=True)
+def _successors(first: Any, second: Any, item: int) -> Any:
+    """The row of one item; those of the second kind come after those of the first."""
+    return first[item] if item < len(first) else second[item - len(first)]
+
+
+@numba.njit(nogil=True)
+def _predecessors(first: Any, second: Any) -> Any:
+    """Of each item, those that it follows: where they begin, and they, some of them more than once."""
+    items = len(first) + len(second)
+    begin = np.zeros(items + 2, np.int64)
+    for item in range(items):
+        before = -1
+        for target in _successors(first, second, item):
+            # Neighbouring classes often lead to the same place.
+            if target >= 0 and target != before:
+                begin[target + 2] += 1
+            before = target
+    for item in range(items):
+        begin[item + 2] += begin[item + 1]
+    source = np.empty(begin[-1], np.int32)
+    for item in range(items):
+        before = -1
+        for target in _successors(first, second, item):
+            if target >= 0 and target != before:
+                source[begin[target + 1]] = item
+                begin[target + 1] += 1
+            before = target
+    return begin, source
+
+
+@numba.njit(nogil=True)
+def _alike(label: Any, first: Any, second: Any, one: int, other: int) -> Any:
+    """Whether two items have equal labels and equally labelled successors."""
+    if label[one] != label[other]:
+        return False
+    ours, theirs = _successors(first, second, one), _successors(first, second, other)
+    for index in range(len(ours)):  # noqa: SIM110
+        # Label -1, of no successor, is the last.
+        if label[ours[index]] != label[theirs[index]]:
+            return False
+    return True
+
+
+@numba.njit(nogil=True)
+def _grouped(label: Any, first: Any, second: Any, affected: Any, count: int, slots: Any, groups: Any) -> Any:
+    """Tell items apart by their labels and those of their successors: the group of each; how many groups.
+
+    Every group is known by its first item, which stands in one of the slots, whose hash is below it.
+    """
+    size = 16
+    while size < 2 * count:
+        size *= 2
+    slots[:size] = -1
+    found = 0
+    for index in range(count):
+        item = affected[index]
+        code = _FIRST ^ np.uint64(label[item])
+        for target in _successors(first, second, item):
+            code = (code ^ np.uint64(np.uint32(label[target]))) * _FACTOR
+            code ^= code >> _SHIFT
+        slot = np.int64(code & np.uint64(size - 1))
+        while slots[slot] >= 0 and not _alike(label, first, second, affected[slots[slot]], item):
+            slot = (slot + 1) & (size - 1)
+        if slots[slot] < 0:
+            slots[slot] = index
+            groups[index] = found
+            found += 1
+        else:
+            groups[index] = groups[slots[slot]]
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _refine(labels: Any, first: Any, second: Any) -> Any:
+    """`partition.coarsest_partition`, of items whose labels count from 0 on."""
+    items = len(labels)
+    begin, source = _predecessors(first, second)
+    blocks = _parts(labels)
+    elements, block, first_of, past = blocks[0], blocks[2], blocks[3], blocks[4]
+    label = np.empty(items + 1, np.int32)
+    label[items] = -1
+    label[:items] = block
+    affected, groups = np.arange(items), np.empty(items, np.int64)
+    slots = np.empty(4 * items + 32, np.int64)
+    order, group_start = np.empty(items, np.int64), np.empty(items + 2, np.int64)
+    queued = np.zeros(items, np.bool_)
+    count = items
+    while count:
+        found = _grouped(label, first, second, affected, count, slots, groups)
+        group_start[: found + 2] = 0
+        for index in range(count):
+            group_start[groups[index] + 2] += 1
+        for group in range(found):
+            group_start[group + 2] += group_start[group + 1]
+        for index in range(count):
+            order[group_start[groups[index] + 1]] = affected[index]
+            group_start[groups[index] + 1] += 1
+        before = blocks[7][0]
+        for group in range(found):
+            for index in range(group_start[group], group_start[group + 1]):
+                _mark(blocks, order[index])
+            _split(blocks)
+        count = 0
+        for new in range(before, blocks[7][0]):
+            for index in range(first_of[new], past[new]):
+                item = elements[index]
+                label[item] = new
+                for place in range(begin[item], begin[item + 1]):
+                    if not queued[source[place]]:
+                        queued[source[place]] = True
+                        affected[count] = source[place]
+                        count += 1
+        for index in range(count):
+            queued[affected[index]] = False
+    number_of = np.full(items + 1, -1, np.int64)
+    final = np.empty(items, np.int64)
+    for item in range(items):
+        if number_of[block[item]] < 0:
+            number_of[block[item]] = count
+            count += 1
+        final[item] = number_of[block[item]]
+    return final
+
+
+def coarsest_partition(labels: NDArray[np.int32], successors: list[NDArray[np.int32]]) -> NDArray[np.int64]:
+    """`partition.coarsest_partition`, of one or two kinds of items."""
+    tables = [np.ascontiguousarray(table, np.int32) for table in successors]
+    tables += [np.empty((0, 0), np.int32)] * (2 - len(tables))
+    _, kinds = np.unique(labels, return_inverse=True)
+    refined: NDArray[np.int64] = _refine(kinds.astype(np.int64), *tables)
+    return refined
+
+
+@numba.njit(nogil=True)
+def _roomy(array: Any, size: int) -> Any:
+    """The array, or a larger one with the same content, with room for so many items."""
+    if size <= len(array):
+        return array
+    grown = np.empty(max(size, 2 * len(array)), array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+@numba.njit(cache=True, nogil=True)
+def _deepest(move: Any, call: Any, returns: Any) -> Any:
+    """`machine.deepest`, -1 if calls recur."""
+    states, classes = move.shape
+    endings, sites = returns.shape
+    # Frames are told apart by the state in which they are entered; inner ones are found frame by frame.
+    seen = np.full(states, -1, np.int32)
+    called = np.full(states, -1, np.int32)
+    returned = np.full(sites, -1, np.int32)
+    known = np.zeros(states, np.bool_)
+    waiting = np.empty(states + 1, np.int32)
+    entries = np.empty(states + 1, np.int32)
+    first_inner = np.zeros(states + 1, np.int64)
+    last_inner = np.zeros(states + 1, np.int64)
+    inner = np.empty(256, np.int32)
+    used = 0
+    entries[0] = 0
+    known[0] = True
+    count = 1
+    at = 0
+    while at < count:
+        entry = entries[at]
+        at += 1
+        first_inner[entry] = used
+        seen[entry] = entry
+        waiting[0] = entry
+        size = 1
+        while size:
+            size -= 1
+            state = waiting[size]
+            for unit_class in range(classes):
+                target = move[state, unit_class]
+                if target < 0:
+                    continue
+                site = call[state, unit_class]
+                if site < 0:
+                    if seen[target] != entry:
+                        seen[target] = entry
+                        waiting[size] = target
+                        size += 1
+                    continue
+                if called[target] != entry:
+                    called[target] = entry
+                    inner = _roomy(inner, used + 1)
+                    inner[used] = target
+                    used += 1
+                    if not known[target]:
+                        known[target] = True
+                        entries[count] = target
+                        count += 1
+                if returned[site] != entry:
+                    returned[site] = entry
+                    for ending in range(endings):
+                        onward = returns[ending, site]
+                        if onward >= 0 and seen[onward] != entry:
+                            seen[onward] = entry
+                            waiting[size] = onward
+                            size += 1
+        last_inner[entry] = used
+    # The longest path, depth first.
+    height = np.full(states, -1, np.int64)
+    place = first_inner.copy()
+    active = np.zeros(states, np.bool_)
+    waiting[0] = 0
+    active[0] = True
+    size = 1
+    while size:
+        entry = waiting[size - 1]
+        if place[entry] < last_inner[entry]:
+            target = inner[place[entry]]
+            if active[target]:
+                return -1
+            place[entry] += 1
+            if height[target] < 0:
+                active[target] = True
+                waiting[size] = target
+                size += 1
+            continue
+        highest = 0
+        for index in range(first_inner[entry], last_inner[entry]):
+            highest = max(highest, height[inner[index]] + 1)
+        height[entry] = highest
+        active[entry] = False
+        size -= 1
+    return height[0]
+
+
+def deepest(move: NDArray[np.int64], call: NDArray[np.int64], returns: NDArray[np.int64]) -> int | None:
+    """`machine.deepest`."""
+    depth = int(_deepest(*(np.ascontiguousarray(table, np.int32) for table in (move, call, returns))))
+    return None if depth < 0 else depth
+
+
+REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
+    definition.subsets: subsets,
+    partition.coarsest_partition: coarsest_partition,
+    machine.deepest: deepest,
+}
+
+_NARROW = types.int32[::1]
+_WIDE = types.int64[::1]
+_TABLE = types.int32[:, ::1]
+LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
+    _construct: (
+        types.int8[::1], _NARROW, _NARROW, _WIDE, _NARROW, types.boolean[::1],
+        _NARROW, _WIDE, _NARROW, types.int64, types.int64,
+    ),
+    _refine: (_WIDE, _TABLE, _TABLE),
+    _deepest: (_TABLE, _TABLE, _TABLE),
+}  # fmt: skip

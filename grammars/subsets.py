@@ -1,0 +1,301 @@
+"""Subset construction over nested words: which sets of nodes a frame can be at, and what they lead to.
+
+Numbers of all things are given in the order of discovery, which is fixed: states in the order in which they
+were found, classes of units ascending, nodes ascending. `machine_jit.py` holds the same construction in
+compiled loops, and finds the same arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sortition.grammars.errors import GrammarError, Unsupported
+from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa
+from sortition.grammars.partition import UnitClasses
+
+STATE_BUDGET: Final = 30_000
+"""States of one machine; building that many takes about 1 s on one 2.4 GHz core."""
+
+WORK_BUDGET: Final = 1_000_000
+"""Sizes of all sets of nodes that become states. States alone do not bound the time: `.*a{4000}` has few,
+each a set of thousands of nodes. Most states are sets of one to three; this many take about 1 s."""
+
+RETURN_BUDGET: Final = 4_000_000
+"""Cells of the (ending, call site) table: 16 MiB."""
+
+TOO_MANY_STATES: Final = f"the grammar needs more than {STATE_BUDGET:,} states"
+TOO_MUCH_WORK: Final = "the grammar has too many ways to read one text at once"
+TOO_MANY_RETURNS: Final = f"the grammar has more than {RETURN_BUDGET:,} pairs of an ending and a call site"
+
+Ints = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subsets:
+    """The states that were found, of which several may be equivalent; state 0 is the start.
+
+    Attributes:
+        move: int32 [states, classes], the next state, -1 where there is none.
+        call: int32 [states, classes], the call site that this move pushes, -1 for none.
+        ending: int32 [states], which set of rules has ended here, -1 for none.
+        returns: int32 [endings, sites], the state after popping a site, -1 where this never happens.
+        accepting: bool [states], whether the root may end here.
+    """
+
+    move: Ints
+    call: Ints
+    ending: Ints
+    returns: Ints
+    accepting: Flags
+
+
+def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
+    """All states that can be reached from the start.
+
+    Raises:
+        Unsupported: the text does not show where a called word begins.
+        TooLarge: more than `STATE_BUDGET` states, `RETURN_BUDGET` returns or `WORK_BUDGET` steps.
+    """
+    return _Construction(nfa, classes).result()
+
+
+def ambiguous_begin() -> GrammarError:
+    """A byte after which the text may be in a nested part or not."""
+    return Unsupported(
+        "the grammar cannot tell whether a nested part begins at some byte",
+        hint="make the alternatives differ before the nested part begins",
+    )
+
+
+def no_first_unit(rule: str) -> GrammarError:
+    """A rule whose first byte does not show that it begins."""
+    return Unsupported(f"the rule {rule!r} may be empty or begins with another rule")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """What the first unit of a nested word leads to, by class of the unit: nodes, and the state they make."""
+
+    nodes: dict[int, tuple[int, ...]]
+    states: dict[int, int]
+
+
+class _Construction:
+    def __init__(self, nfa: Nfa, classes: UnitClasses) -> None:
+        self._nfa = nfa
+        self._classes = classes
+        self._states: list[tuple[int, ...]] = []
+        self._state_number: dict[tuple[int, ...], int] = {}
+        # Cells of `move` and `call`, flat, and what stands there.
+        self._moves: tuple[list[int], list[int]] = [], []
+        self._calls: tuple[list[int], list[int]] = [], []
+        self._accepting: list[bool] = []
+        # What follows each rule that a site calls.
+        self._sites: list[dict[int, list[int]]] = []
+        self._site_number: dict[tuple[int, ...], int] = {}
+        self._sites_calling: dict[int, list[int]] = {}
+        # An ending is the rules that ended and the nodes of the root expression that went along inside.
+        self._ending_of_state: list[int] = []
+        self._endings: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self._ending_number: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self._endings_with: dict[int, list[int]] = {}
+        self._returns: dict[tuple[int, int], int] = {}
+        self._unions: dict[tuple[int, ...], int] = {}
+        self._entered_by: dict[tuple[int, ...], _Entered] = {}
+        # Whether sets of units, given by their numbers, have no class in common.
+        self._disjoint: dict[tuple[int, ...], bool] = {}
+        self._work = 0
+
+    def result(self) -> Subsets:
+        # The start is a state even if nothing can be read there.
+        self._states.append(self._nfa.closure(self._nfa.start[ROOT_RULE]))
+        self._state_number[self._states[0]] = 0
+        # Exploring a state appends those it leads to.
+        for state, nodes in enumerate(self._states):
+            self._explore(state, nodes)
+        shape = len(self._states), self._classes.count
+        returns = np.full((len(self._endings), len(self._sites)), -1, np.int32)
+        for place, state in self._returns.items():
+            returns[place] = state
+        return Subsets(
+            _filled(shape, *self._moves),
+            _filled(shape, *self._calls),
+            np.array(self._ending_of_state, np.int32),
+            returns,
+            np.array(self._accepting, np.bool_),
+        )
+
+    def _state(self, nodes: tuple[int, ...]) -> int:
+        if not nodes:
+            return -1
+        number = self._state_number.setdefault(nodes, len(self._states))
+        if number == len(self._states):
+            self._states.append(nodes)
+            if number >= STATE_BUDGET:
+                raise self._nfa.too_large(TOO_MANY_STATES)
+        return number
+
+    def _spend(self, work: int) -> None:
+        self._work += work
+        if self._work > WORK_BUDGET:
+            raise self._nfa.too_large(TOO_MUCH_WORK)
+
+    def _explore(self, state: int, nodes: tuple[int, ...]) -> None:
+        """Fill in the moves of one state, its call site and its ending."""
+        self._spend(len(nodes))
+        kind, label = self._nfa.kind, self._nfa.label
+        arcs: list[int] = []
+        calls: list[int] = []
+        ends: list[int] = []
+        for node in nodes:
+            (arcs if kind[node] == ARC else calls if kind[node] == CALL else ends).append(node)
+        ended = tuple(sorted({label[node] for node in ends} - {ROOT_RULE}))
+        first = state * self._classes.count
+        if not calls and not ended:
+            for classes, targets in self._followers(arcs):
+                self._move(first, classes, self._union(targets))
+        else:
+            self._explore_nested(first, arcs, calls, ended)
+        self._accepting.append(any(label[node] == ROOT_RULE for node in ends))
+        self._ending_of_state.append(self._ending(ended, nodes) if ended else -1)
+
+    def _explore_nested(self, first: int, arcs: list[int], calls: list[int], ended: tuple[int, ...]) -> None:
+        """The moves and the call site of a state in which nested words begin or end."""
+        entered = self._entered(tuple(sorted({self._nfa.label[node] for node in calls})))
+        row = entered.states.copy()
+        targets_of = {each: targets for classes, targets in self._followers(arcs) for each in classes}
+        for unit_class in sorted(targets_of):
+            targets = targets_of[unit_class]
+            inside = not all(self._of_root[node] for node in targets)
+            if unit_class in entered.nodes:
+                if inside:
+                    raise ambiguous_begin()
+                row[unit_class] = self._union(targets + entered.nodes[unit_class])
+            elif inside or not ended:
+                row[unit_class] = self._union(targets)
+            # Otherwise the frame ends first; what went along from the root reads the unit after that.
+        for unit_class, target in row.items():
+            self._move(first, (unit_class,), target)
+        if calls:
+            site = self._site(tuple(calls))
+            self._calls[0].extend([first + unit_class for unit_class in entered.states])
+            self._calls[1].extend([site] * len(entered.states))
+
+    def _move(self, first: int, classes: Sequence[int], target: int) -> None:
+        self._moves[0].extend([first + unit_class for unit_class in classes])
+        self._moves[1].extend([target] * len(classes))
+
+    def _followers(self, arcs: Sequence[int]) -> list[tuple[Sequence[int], tuple[int, ...]]]:
+        """Classes of units, and where arcs lead that read them; every class comes once, the lowest first."""
+        label, following, classes_of = self._nfa.label, self._nfa.following, self._classes.of
+        if len(arcs) == 1:
+            return [(classes_of[label[arcs[0]]], (following[arcs[0]],))]
+        by_set: dict[int, list[int]] = {}
+        for node in arcs:
+            by_set.setdefault(label[node], []).append(following[node])
+        sets = tuple(by_set)
+        disjoint = self._disjoint.get(sets)
+        if disjoint is None:
+            members = [classes_of[number] for number in sets]
+            disjoint = self._disjoint[sets] = sum(map(len, members)) == len(set().union(*members))
+        if disjoint:
+            return sorted([(classes_of[number], tuple(targets)) for number, targets in by_set.items()])
+        by_class: dict[int, list[int]] = {}
+        for node in arcs:
+            for unit_class in classes_of[label[node]]:
+                by_class.setdefault(unit_class, []).append(following[node])
+        return [((unit_class,), tuple(targets)) for unit_class, targets in sorted(by_class.items())]
+
+    def _union(self, nodes: tuple[int, ...]) -> int:
+        state = self._unions.get(nodes)
+        if state is None:
+            self._spend(len(nodes))
+            state = self._unions[nodes] = self._state(self._closure(nodes))
+        return state
+
+    def _closure(self, nodes: Sequence[int], more: Sequence[int] = ()) -> tuple[int, ...]:
+        """What is reached from all of these nodes, and some more nodes."""
+        if len(nodes) == 1 and not more:
+            return self._nfa.closure(nodes[0])
+        return tuple(sorted(set(more).union(*map(self._nfa.closure, nodes))))
+
+    @cached_property
+    def _of_root(self) -> bytearray:
+        """Which nodes are of the root expression itself."""
+        nfa = self._nfa
+        reached = bytearray(len(nfa.kind))
+        waiting = [nfa.start[ROOT_RULE]]
+        while waiting:
+            for node in nfa.closure(waiting.pop()):
+                if not reached[node]:
+                    reached[node] = True
+                    if nfa.kind[node] in (ARC, CALL):
+                        waiting.append(nfa.following[node])
+        return reached
+
+    def _entered(self, rules: tuple[int, ...]) -> _Entered:
+        """What the first unit of a word of any of these rules leads to."""
+        entered = self._entered_by.get(rules)
+        if entered is None:
+            nodes: dict[int, tuple[int, ...]] = {}
+            for rule in rules:
+                for node in self._nfa.closure(self._nfa.start[rule]):
+                    if self._nfa.kind[node] != ARC:
+                        raise no_first_unit(self._nfa.rules[rule])
+                    for unit_class in self._classes.of[self._nfa.label[node]]:
+                        nodes[unit_class] = (*nodes.get(unit_class, ()), self._nfa.following[node])
+            self._spend(len(rules))
+            states = {unit_class: self._union(nodes[unit_class]) for unit_class in sorted(nodes)}
+            entered = self._entered_by[rules] = _Entered(nodes, states)
+        return entered
+
+    def _site(self, calls: tuple[int, ...]) -> int:
+        number = self._site_number.get(calls)
+        if number is None:
+            number = self._site_number[calls] = len(self._sites)
+            following: dict[int, list[int]] = {}
+            for node in calls:
+                following.setdefault(self._nfa.label[node], []).append(self._nfa.following[node])
+            self._sites.append(following)
+            self._check_returns()
+            for rule in following:
+                self._sites_calling.setdefault(rule, []).append(number)
+            for ending in sorted({e for rule in following for e in self._endings_with.get(rule, ())}):
+                self._return(ending, number)
+        return number
+
+    def _ending(self, ended: tuple[int, ...], nodes: tuple[int, ...]) -> int:
+        carried = tuple([node for node in nodes if self._of_root[node]])
+        number = self._ending_number.get((ended, carried))
+        if number is None:
+            number = self._ending_number[ended, carried] = len(self._endings)
+            self._endings.append((ended, carried))
+            self._check_returns()
+            for rule in ended:
+                self._endings_with.setdefault(rule, []).append(number)
+            for site in sorted({s for rule in ended for s in self._sites_calling.get(rule, ())}):
+                self._return(number, site)
+        return number
+
+    def _check_returns(self) -> None:
+        if len(self._endings) * len(self._sites) > RETURN_BUDGET:
+            raise self._nfa.too_large(TOO_MANY_RETURNS)
+
+    def _return(self, ending: int, site: int) -> None:
+        ended, carried = self._endings[ending]
+        following = [after for rule in ended for after in self._sites[site].get(rule, ())]
+        self._spend(1)
+        self._returns[ending, site] = self._state(self._closure(following, carried))
+
+
+def _filled(shape: tuple[int, int], cells: list[int], values: list[int]) -> Ints:
+    table = np.full(shape, -1, np.int32)
+    table.reshape(-1)[cells] = values
+    return table
