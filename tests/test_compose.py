@@ -230,7 +230,7 @@ def test_acceleration_comes_and_goes_in_silence(seconds: int, tmp_path: Path) ->
     pytest.importorskip("numba")
     program = f"""if True:
         import time
-        from sortition.grammars.background import SWITCH, Background
+        from sortition.grammars import accelerate
         accelerate.LOOPS.start()
         until = time.monotonic() + {seconds}
         while time.monotonic() < until and not accelerate.LOOPS.ready:
