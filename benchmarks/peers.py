@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sortition.grammars import accelerate
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.matcher import Matcher
 from sortition.grammars.vocabulary import Vocabulary
@@ -41,9 +42,10 @@ class Engine(Protocol):
 
 
 class Sortition:
-    """This package."""
+    """This package, with its compiled loops loaded, as in a process that has run for some seconds."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        accelerate.LOOPS.load()
         self.name = "sortition"
         self._vocabulary = vocabulary
 
