@@ -1,0 +1,354 @@
+"""The backend for logits on a device: what `reference.py` draws, to the bit, in four launches of kernels.
+
+`launch` is all that a step does: it reads tensors, waits for nothing and can be captured in a CUDA graph.
+`draw_rows` is `launch` for a `Request`, which is on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sortition.sampling import cpu, noise
+from sortition.sampling.columns import CODES, END, GREEDY, Columns
+from sortition.sampling.draw import Draw, Report, Request
+from sortition.sampling.kernels import LAUNCH, layout
+from sortition.sampling.kernels.edit import edit
+from sortition.sampling.kernels.finish import finish
+from sortition.sampling.kernels.scan import scan
+from sortition.sampling.kernels.select import select
+from sortition.sampling.parameters import EDITS, FILTERS
+
+TILE: Final = 4096
+"""Logits that one program of `scan` and `select` reads: 16 for each thread."""
+
+STEP: Final = 1024
+"""Candidates that `finish` looks at a time; most rows have fewer in all."""
+
+ROOM: Final = 8192
+"""Candidates that a row may have in a list; with more, `finish` goes through the whole row at each step."""
+
+TEMPERATURE: Final = CODES["temperature"]
+TYPICAL: Final = CODES["typical"]
+
+
+def supported(columns: Columns) -> NDArray[np.bool_]:
+    """Which rows the kernels can draw: bool [rows]. All others are the CPU's.
+
+    Temperature has to come right before the filters, or after all of them. `typical` is not supported, as it
+    does not keep the likeliest tokens.
+    """
+    parts = [_stages(columns, row) for row in range(len(columns))]
+    return np.array(
+        [
+            TEMPERATURE not in edits and TYPICAL not in filters and TEMPERATURE not in filters[1:-2]
+            for edits, filters in parts
+        ],
+        np.bool_,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """The parameters of a batch for kernels, on their device; made once, as requests come and go.
+
+    Attributes:
+        whole, real: see `kernels/layout.py`.
+        edits, filters: int8 [rows, n], codes of stages, then `END`; without temperature.
+        allowed: int32 [lists, words], a bit for each allowed token.
+        bias_tokens, bias_values, phrase_spans, phrase_tokens: as in `Columns`, ids as int32.
+        named: how many tokens the edits of one row name at most, without end tokens and history.
+    """
+
+    whole: Tensor
+    real: Tensor
+    edits: Tensor
+    filters: Tensor
+    allowed: Tensor
+    bias_tokens: Tensor
+    bias_values: Tensor
+    phrase_spans: Tensor
+    phrase_tokens: Tensor
+    named: int
+
+    @classmethod
+    def of(cls, columns: Columns, width: int, device: torch.device) -> Self:
+        """The parameters of these rows, for logits of so many tokens; greedy ones where not `supported`."""
+        rows = len(columns)
+        whole = {name: np.zeros(rows, np.int64) for name in layout.WHOLE_NAMES}
+        real = {name: np.ones(rows, np.float64) for name in layout.REAL_NAMES}
+        for values in (whole, real):
+            for name in values.keys() & vars(columns).keys():
+                values[name] = getattr(columns, name)
+        real["root_of_eta"] = np.sqrt(columns.eta)
+        for name, spans in (("bias", columns.bias), ("phrases", columns.phrases)):
+            whole[f"{name}_begin"], whole[f"{name}_end"] = spans.T
+        edits, filters, real["temperature"], real["late_temperature"], whole["mode"] = _programs(columns)
+        lists = np.flatnonzero((columns.stages == CODES["allowed_tokens"]).any(1))
+        whole["allowed"] = np.full(rows, -1)
+        whole["allowed"][lists] = np.arange(len(lists))
+        allowed = np.zeros((len(lists), width), np.bool_)
+        for at, row in enumerate(lists.tolist()):
+            begin, end = columns.allowed[row]
+            allowed[at, columns.allowed_tokens[begin:end]] = True
+        named = np.diff(columns.bias).sum(1) + np.diff(columns.phrases).sum(1)
+
+        def upload(values: NDArray[Any], kind: torch.dtype) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(device, kind)
+
+        return cls(
+            whole=upload(np.stack([whole[name] for name in layout.WHOLE_NAMES], axis=1), torch.int64),
+            real=upload(np.stack([real[name] for name in layout.REAL_NAMES], axis=1), torch.float64),
+            edits=upload(edits, torch.int8),
+            filters=upload(filters, torch.int8),
+            allowed=packed(allowed).to(device),
+            bias_tokens=upload(columns.bias_tokens, torch.int32),
+            bias_values=upload(columns.bias_values, torch.float32),
+            phrase_spans=upload(columns.phrase_spans, torch.int32),
+            phrase_tokens=upload(columns.phrase_tokens, torch.int32),
+            named=int(named.max(initial=0)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a step's draws depend on beside logits and settings, on their device.
+
+    Attributes:
+        seeds, positions: int64 [rows].
+        history: int32 [rows, n], prompt and output as one text, from the left.
+        lengths, prompt_lengths: int32 [rows], of the text and of its prompt.
+        end_tokens: int32 [rows, k]; negative ids are padding.
+        mask: int32 [rows, words], a bit for each token that the grammar allows, None without any.
+        stream: of the noise.
+    """
+
+    seeds: Tensor
+    positions: Tensor
+    history: Tensor
+    lengths: Tensor
+    prompt_lengths: Tensor
+    end_tokens: Tensor
+    mask: Tensor | None = None
+    stream: int = noise.TARGET
+
+    @classmethod
+    def of(cls, request: Request, device: torch.device) -> Self:
+        """What a request says, uploaded."""
+        sees = any(each.sees_history for each in request.columns.parameters)
+        text = np.concatenate([request.prompt, request.output], axis=1) if sees else request.prompt[:, :0]
+        order = np.argsort(text < 0, axis=1, kind="stable")
+        text = np.minimum(np.take_along_axis(text, order, axis=1), np.iinfo(np.int32).max)
+        prompt = request.prompt if sees else text
+
+        def upload(values: NDArray[Any], kind: torch.dtype = torch.int32) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(device, kind)
+
+        return cls(
+            seeds=upload(request.seeds, torch.int64),
+            positions=upload(request.positions, torch.int64),
+            history=upload(text),
+            lengths=upload((text >= 0).sum(1)),
+            prompt_lengths=upload((prompt >= 0).sum(1)),
+            end_tokens=upload(request.end_tokens),
+            mask=None if request.grammar is None else packed(request.grammar).to(device),
+            stream=request.stream,
+        )
+
+
+class Workspace:
+    """Room that the kernels of one step need, of any content; it may be used again at once.
+
+    Args:
+        rows, width: of the logits.
+        capacity: how many different tokens the edits of a row may name.
+        device: where the logits are.
+        tile, step, room: see `TILE`, `STEP` and `ROOM`.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        capacity: int,
+        device: torch.device,
+        *,
+        tile: int = TILE,
+        step: int = STEP,
+        room: int = ROOM,
+    ) -> None:
+        def empty(*shape: int, kind: torch.dtype = torch.int32) -> Tensor:
+            return torch.empty(shape, dtype=kind, device=device)
+
+        self.rows, self.width, self.capacity = rows, width, min(max(capacity, 1), width)
+        self.tile, self.step, self.room = tile, step, room
+        self.programs = triton.cdiv(width, tile) + 1
+        self.words = triton.cdiv(width, 32)
+        self.peaks_size = (self.programs - 1) * tile // layout.PEAK.value
+        self.touched, self.places, self.plain = (empty(rows, self.words) for _ in range(3))
+        self.masked, self.edited_count = empty(rows), empty(rows)
+        self.edited, self.outs, self.in_prompt, self.in_output = (
+            empty(rows, self.capacity) for _ in range(4)
+        )
+        self.edited_values, self.biases = (empty(rows, self.capacity, kind=torch.float32) for _ in range(2))
+        self.best, self.best_token, self.flags, self.counts, self.scores, self.score_tokens = (
+            empty(rows, self.programs) for _ in range(6)
+        )
+        self.totals, self.weighted = (empty(rows, self.programs, kind=torch.int64) for _ in range(2))
+        self.bins = empty(rows, layout.BINS.value)
+        self.peaks, self.blocks = (empty(rows, self.peaks_size) for _ in range(2))
+        self.candidates = empty(rows, room, kind=torch.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it."""
+        return sum(each.nbytes for each in vars(self).values() if isinstance(each, Tensor))
+
+
+def launch(
+    logits: Tensor, settings: Settings, inputs: Inputs, workspace: Workspace, entropy: bool = False
+) -> Draw:
+    """Draw a token for each row: four launches, whatever the rows ask for.
+
+    Args:
+        logits: float [rows, vocabulary], of any floating type and strides; not changed.
+        settings, inputs: of the rows.
+        workspace: of the logits' shape.
+        entropy: whether to report entropies.
+
+    Raises:
+        ValueError: the workspace is of another shape, or has too little room for the tokens that edits name.
+    """
+    rows, width = logits.shape
+    if (rows, width) != (workspace.rows, workspace.width):
+        raise ValueError(f"a workspace of {workspace.rows} rows of {workspace.width} for {rows} of {width}")
+    if needed(settings, inputs, width) > workspace.capacity:
+        raise ValueError(
+            f"edits may name {needed(settings, inputs, width)} tokens, room is for {workspace.capacity}"
+        )
+    draw = Draw(
+        tokens=torch.empty(rows, dtype=torch.int64, device=logits.device),
+        kept=torch.empty(rows, dtype=torch.int64, device=logits.device),
+        flags=torch.empty(rows, dtype=torch.uint8, device=logits.device),
+        processed=Report(
+            logprobs=torch.empty(rows, dtype=torch.float32, device=logits.device),
+            entropy=torch.empty(rows, dtype=torch.float32, device=logits.device) if entropy else None,
+        ),
+    )
+    if not rows:
+        return draw
+    room = workspace
+    read = (logits, *logits.stride(), width)
+    edits = (
+        room.plain,
+        room.words,
+        room.masked,
+        room.edited,
+        room.edited_values,
+        room.edited_count,
+        room.capacity,
+    )
+    scanned = (room.best, room.best_token, room.flags)
+    binned = (room.bins, room.peaks, room.peaks_size)
+    summed = (room.totals, room.weighted, room.counts, room.scores, room.score_tokens)
+    edit[(rows,)](
+        *read, settings.whole, settings.real, settings.edits, settings.edits.shape[1], inputs.positions,
+        inputs.mask, settings.allowed,
+        inputs.history, inputs.history.shape[1], inputs.lengths, inputs.prompt_lengths,
+        inputs.end_tokens, inputs.end_tokens.shape[1],
+        settings.bias_tokens, settings.bias_values, settings.phrase_spans, settings.phrase_tokens,
+        room.touched, room.places, room.biases, room.outs, room.in_prompt, room.in_output,
+        *edits, room.bins,
+        MASKED=inputs.mask is not None, BLOCK=room.step, num_warps=8, **LAUNCH,
+    )  # fmt: skip
+    programs = {"PROGRAMS": layout.bits(room.programs), "num_warps": 8, **LAUNCH}
+    grid = (rows, room.programs)
+    scan[grid](*read, *edits, *scanned, BLOCK=room.tile, num_warps=8, **LAUNCH)
+    drawn = (settings.whole, settings.real)
+    keyed = (inputs.seeds, inputs.positions, inputs.stream)
+    select[grid](
+        *read,
+        *drawn,
+        *keyed,
+        *edits,
+        *scanned,
+        *binned,
+        *summed,
+        ENTROPY=entropy,
+        BLOCK=room.tile,
+        **programs,
+    )
+    finish[(rows,)](
+        *read, *drawn, settings.filters, settings.filters.shape[1], *keyed,
+        *edits, *scanned, *binned, *summed, room.programs, room.blocks, room.candidates, room.room,
+        draw.tokens, draw.kept, draw.flags, draw.processed.logprobs, draw.processed.entropy,
+        ENTROPY=entropy, BLOCK=room.step, **programs,
+    )  # fmt: skip
+    return draw
+
+
+def needed(settings: Settings, inputs: Inputs, width: int) -> int:
+    """How many different tokens the edits of a row may name."""
+    return min(width, settings.named + inputs.end_tokens.shape[1] + inputs.history.shape[1])
+
+
+def draw_rows(logits: Tensor, request: Request) -> Draw:
+    """Draw a token for each row; see `Backend`, but logits may be on a device, and what comes back is there.
+
+    Rows that are not `supported`, and whole requests for the most likely tokens or the raw law, are drawn by
+    the CPU's backend, for which their logits come to the host.
+    """
+    logits = logits.detach()
+    if request.top or request.raw:
+        return cpu.draw_rows(logits.cpu(), request).to(logits.device)
+    rows, width = logits.shape
+    settings = Settings.of(request.columns, width, logits.device)
+    inputs = Inputs.of(request, logits.device)
+    workspace = Workspace(rows, width, needed(settings, inputs, width), logits.device)
+    draw = launch(logits, settings, inputs, workspace, request.entropy)
+    rest = np.flatnonzero(~supported(request.columns))
+    if not len(rest):
+        return draw
+    index = torch.from_numpy(rest).to(logits.device)
+    others = cpu.draw_rows(logits[index].cpu(), request.rows(rest)).to(logits.device)
+    return replace(draw.with_rows(index, others), flags=draw.flags.index_copy(0, index, others.flags))
+
+
+def packed(flags: NDArray[np.bool_]) -> Tensor:
+    """bool [rows, n] as bits: int32 [rows, words], the lowest bit first."""
+    rows, width = flags.shape
+    words = -(-width // 32)
+    filled = np.zeros((rows, words * 32), np.bool_)
+    filled[:, :width] = flags
+    return torch.from_numpy(np.packbits(filled, axis=1, bitorder="little").view(np.int32))
+
+
+def _stages(columns: Columns, row: int) -> tuple[list[int], list[int]]:
+    """Codes of a row's edits, and of its filters with the `END` after them."""
+    codes, first = columns.stages[row].tolist(), int(columns.first[row])
+    return codes[:first], codes[first : codes.index(END, first) + 1]
+
+
+def _programs(columns: Columns) -> tuple[NDArray[Any], ...]:
+    """Codes of edits and of filters [rows, n], temperatures before and after the filters, and modes."""
+    rows = len(columns)
+    edits, filters = np.full((rows, len(EDITS) + 1), END), np.full((rows, len(FILTERS) + 1), END)
+    early, late = np.ones(rows, np.float32), np.ones(rows, np.float32)
+    modes = np.full(rows, layout.GREEDY.value)
+    for row in np.flatnonzero(supported(columns)).tolist():
+        before, after = _stages(columns, row)
+        edits[row, : len(before)] = before
+        if GREEDY in after:
+            continue
+        if TEMPERATURE in after:
+            (early if after[0] == TEMPERATURE else late)[row] = columns.temperature[row]
+            after.remove(TEMPERATURE)
+        filters[row, : len(after)] = after
+        modes[row] = layout.FILTERED.value if len(after) > 1 else layout.UNFILTERED.value
+    return edits, filters, early, late, modes

@@ -1,0 +1,219 @@
+"""Where tokens take rows in their grammars, and which classes of tokens may come next: `Constraint`, by row.
+
+A request is read in one program: first the tokens that have been committed since it was last read, which move
+its slot; then the drafts of this step, each of which has a row of logits of its own, and moves only that.
+
+What functions need of the arena's tables is in tuples: `following_of` for `find`, `ending_of` for `can_end`,
+and `reading` for what else `step` needs.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from sortition.sampling.kernels.numerics import counted
+
+FREE = tl.constexpr(-1)
+DEAD = tl.constexpr(-1)
+IS_FREE = tl.constexpr(1)
+"""Fact of a row: it has no grammar."""
+MAY_END = tl.constexpr(2)
+"""Fact of a row: end tokens may come next."""
+
+
+@triton.jit(do_not_specialize=["certain_size", "token_words", "tokens_size"])
+def advance(
+    depth_limit, token_class, vocabulary, row_start, survives, certain, certain_size, rank, first_entry,
+    target, effect, height, conditional_start, conditional_count, conditional,
+    push_start, push_length, push_site, ending, return_start, returns, accepting,
+    present, token_words, longest_exit, longest_end,
+    slot_grammar, slot_state, slot_depth, slot_stack, slot_finished, limit, read, refused,
+    slots, first_row, tokens, tokens_size, totals, drafts, end_tokens, end_tokens_size,
+    row_grammar, row_state, row_depth, row_stack, row_finished, row_classes, row_facts,
+    LIMIT: tl.constexpr, PUSH: tl.constexpr, WORDS: tl.constexpr, CONDITIONAL: tl.constexpr,
+    ENDS: tl.constexpr,
+):  # fmt: skip
+    """Grid (requests).
+
+    Args:
+        depth_limit to longest_end: of `Arena`; `certain_size` is the length of `certain`, and `present` int32
+            [g, token_words], a bit for each class that has a token among the logits.
+        slot_grammar to slot_finished: of `Constraint.slots`, changed; a stack has `limit` call sites.
+        read: int64 [slots], how many of the slot's tokens have been read; changed.
+        refused: int64, added to.
+        slots: int64 [requests].
+        first_row: int32 [requests + 1], where the rows of each begin.
+        tokens, tokens_size: int32 [slots, n].
+        totals: int32 [slots], how many of them are committed.
+        drafts: int32 [rows], the draft before each row but the first of a request.
+        end_tokens, end_tokens_size: int64 [slots, n].
+        row_grammar to row_finished: as of slots, by row; written.
+        row_classes: int32 [rows, token_words], a bit for each class that may come next; written.
+        row_facts: int32 [rows], `IS_FREE` and `MAY_END`; written.
+        LIMIT, PUSH, WORDS, CONDITIONAL, ENDS: powers of two, at least the limit, the longest push,
+            `token_words`, the most conditional classes and `end_tokens_size`.
+    """
+    request = tl.program_id(0)
+    slot = tl.load(slots + request)
+    following_of = (
+        depth_limit, row_start, survives, rank, first_entry, target, effect, height,
+        return_start, returns, longest_exit,
+    )  # fmt: skip
+    ending_of = (ending, return_start, returns, accepting, longest_end)
+    reading = (token_class, vocabulary, effect, target, push_start, push_length, push_site)
+    arena = (following_of, ending_of, reading)
+    ends = (end_tokens + slot * end_tokens_size, end_tokens_size)
+    grammar = tl.load(slot_grammar + slot)
+    state, depth = tl.load(slot_state + slot), tl.load(slot_depth + slot)
+    finished = tl.load(slot_finished + slot).to(tl.int32)
+    stack = slot_stack + slot * limit
+    was_dead = state == DEAD
+    total = tl.load(totals + slot)
+    for at in range(tl.load(read + slot).to(tl.int32), total):
+        token = tl.load(tokens + slot * tokens_size + at)
+        state, depth, finished = step(arena, grammar, state, depth, finished, stack, token, ends, PUSH, ENDS)
+    tl.store(slot_state + slot, state)
+    tl.store(slot_depth + slot, depth)
+    tl.store(slot_finished + slot, finished.to(tl.int1))
+    tl.store(read + slot, total.to(tl.int64))
+    died = (grammar != FREE) & (state == DEAD) & (was_dead == 0)
+    tl.atomic_add(refused, died.to(tl.int64))
+
+    first, end = tl.load(first_row + request), tl.load(first_row + request + 1)
+    level = tl.arange(0, LIMIT)
+    for row in range(first, end):
+        wide = first.to(tl.int64) + (row - first)
+        below = tl.load(stack + level, mask=level < limit, other=0)
+        stack = row_stack + wide * limit
+        tl.store(stack + level, below, mask=level < limit)
+        tl.debug_barrier()
+        if row > first:
+            token = tl.load(drafts + row)
+            state, depth, finished = step(
+                arena, grammar, state, depth, finished, stack, token, ends, PUSH, ENDS
+            )
+        tl.store(row_grammar + row, grammar)
+        tl.store(row_state + row, state)
+        tl.store(row_depth + row, depth)
+        tl.store(row_finished + row, finished.to(tl.int1))
+
+        walking = is_walking(grammar, state, finished)
+        base = tl.maximum(state, 0)
+        words = row_classes + wide * token_words
+        word = tl.arange(0, WORDS)
+        at_word = tl.minimum(tl.load(row_start + base) + word, certain_size - 1)
+        classes = tl.where(walking, tl.load(certain + at_word).to(tl.int32), 0)
+        tl.store(words + word, classes, mask=word < token_words)
+        tl.debug_barrier()
+        if walking:
+            some = tl.arange(0, CONDITIONAL)
+            exists = some < tl.load(conditional_count + base)
+            unit = tl.load(conditional + tl.load(conditional_start + base) + some, mask=exists, other=0)
+            nothing = tl.zeros_like(unit)
+            found, _entry, _depth = find(following_of, grammar, nothing + state, nothing + depth, stack, unit)
+            tl.atomic_or(words + (unit >> 5), 1 << (unit & 31), mask=found & exists)
+        tl.debug_barrier()
+        classes = tl.load(words + word, mask=word < token_words, other=0)
+        known = present + tl.maximum(grammar, 0).to(tl.int64) * token_words
+        left = (classes & tl.load(known + word, mask=word < token_words, other=0)) != 0
+        stranded = walking & (tl.max(left.to(tl.int32), axis=0) == 0)
+        may_end = can_end(ending_of, grammar, state, depth, finished, stack)
+        may_end |= stranded | (finished != 0) | ((grammar != FREE) & (state == DEAD))
+        facts = tl.where(grammar == FREE, IS_FREE, 0) | tl.where(may_end, MAY_END, 0)
+        tl.store(row_facts + row, facts)
+
+
+@triton.jit
+def is_walking(grammar, state, finished):
+    """`Position.walking`."""
+    return (grammar != FREE) & (state != DEAD) & (finished == 0)
+
+
+@triton.jit
+def step(arena, grammar, state, depth, finished, stack, token, ends, PUSH: tl.constexpr, ENDS: tl.constexpr):
+    """`Constraint.step` of one row, whose stack is changed in place."""
+    following_of, ending_of, reading = arena
+    token_class, vocabulary, effect, target, push_start, push_length, push_site = reading
+    first_end, end_count = ends
+    if is_walking(grammar, state, finished) & (token >= 0):
+        at = tl.arange(0, ENDS)
+        is_end = tl.max(
+            (tl.load(first_end + at, mask=at < end_count, other=-1) == token).to(tl.int32), axis=0
+        )
+        known = tl.minimum(token, vocabulary - 1)
+        unit = tl.load(token_class + grammar.to(tl.int64) * vocabulary + known)
+        unit = tl.where(known == token, unit, 0)
+        found, entry, below = find(following_of, grammar, state, depth, stack, unit)
+        if is_end != 0:
+            if can_end(ending_of, grammar, state, depth, finished, stack):
+                finished = finished * 0 + 1
+            else:
+                state = state * 0 + DEAD
+        elif found:
+            string = tl.load(effect + entry)
+            length = tl.load(push_length + string)
+            site = tl.arange(0, PUSH)
+            pushed = tl.load(push_site + tl.load(push_start + string) + site, mask=site < length, other=0)
+            tl.debug_barrier()
+            tl.store(stack + below + site, pushed, mask=site < length)
+            depth = below + length
+            state = tl.load(target + entry)
+        else:
+            state = state * 0 + DEAD
+        tl.debug_barrier()
+    return state, depth, finished
+
+
+@triton.jit
+def can_end(ending_of, grammar, state, depth, finished, stack):
+    """`Constraint.can_end` of one row."""
+    ending, return_start, returns, accepting, longest_end = ending_of
+    alive = is_walking(grammar, state, finished)
+    ends = alive & (tl.load(accepting + tl.maximum(state, 0)) != 0)
+    level = 0
+    while alive & (level < longest_end):
+        ended = tl.load(ending + tl.maximum(state, 0))
+        alive = (depth > 0) & (ended >= 0)
+        if alive:
+            depth -= 1
+            state = tl.load(returns + tl.load(return_start + ended) + tl.load(stack + depth))
+            alive = state >= 0
+            ends |= alive & (tl.load(accepting + tl.maximum(state, 0)) != 0)
+        level += 1
+    return ends
+
+
+@triton.jit
+def find(following_of, grammar, state, depth, stack, unit):
+    """`Constraint._find` of one row, and of any shape: what `state`, `depth` and `unit` have."""
+    (
+        depth_limit, row_start, survives, rank, first_entry, target, effect, height,
+        return_start, returns, longest_exit,
+    ) = following_of  # fmt: skip
+    following = state != DEAD
+    state = tl.maximum(state, 0)
+    entry = tl.zeros_like(unit)
+    found = unit < 0
+    for exits in range(longest_exit + 1):
+        word = tl.load(row_start + state) + (unit >> 5)
+        bits = tl.load(survives + word).to(tl.int32)
+        bit = 1 << (unit & 31)
+        stays = following & ((bits & bit) != 0)
+        before = tl.load(rank + word) + counted((bits & (bit - 1)).to(tl.uint32, bitcast=True))
+        entry = tl.where(stays, tl.load(first_entry + state) + before, entry)
+        does = tl.load(effect + entry)
+        found |= stays & (does >= 0)
+        following = stays & (does < 0) & (depth > 0)
+        if exits < longest_exit:
+            depth -= following.to(tl.int32)
+            site = tl.load(stack + tl.where(following, depth, 0))
+            start = tl.load(return_start + tl.where(following, ~does, 0))
+            back = tl.load(returns + tl.where(following, start + site, 0))
+            state = tl.where(following, tl.maximum(back, 0), state)
+            unit = tl.where(following, tl.load(target + entry), unit)
+            following = following & (back >= 0)
+    room = tl.load(depth_limit + tl.maximum(grammar, 0)) - tl.load(height + entry)
+    return found & (depth <= room), entry, depth

@@ -1,0 +1,294 @@
+"""Which tokens a row may draw as the model has them, and the few whose logits are changed, as a list.
+
+Only grammars and lists of allowed tokens say something about every token, and they are bits. All other edits
+are about tokens that somebody names: biases, phrases, end tokens, history. Each of these tokens is put in the
+list once, in which each of the row's edits is applied to it in turn; the caller's logits stay as they are.
+
+A token's place in the list is the number of tokens in it that are less, which a bitmap of the list tells. So
+counting a history needs room for as many numbers as it has tokens, not for the whole vocabulary.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from sortition.sampling.kernels.layout import (
+    ALLOWED,
+    BIAS_BEGIN,
+    BIAS_END,
+    BINS,
+    FREQUENCY_PENALTY,
+    FREQUENCY_SEES_PROMPT,
+    MIN_TOKENS,
+    PENALTY_WINDOW,
+    PHRASES_BEGIN,
+    PHRASES_END,
+    PHRASES_SEE_PROMPT,
+    PRESENCE_PENALTY,
+    PRESENCE_SEES_PROMPT,
+    REAL,
+    REPETITION_PENALTY,
+    REPETITION_SEES_PROMPT,
+    SPARES_END_TOKENS,
+    STAGE_ALLOWED_TOKENS,
+    STAGE_BAD_WORDS,
+    STAGE_END,
+    STAGE_FREQUENCY_PENALTY,
+    STAGE_GRAMMAR,
+    STAGE_LOGIT_BIAS,
+    STAGE_MIN_TOKENS,
+    STAGE_PRESENCE_PENALTY,
+    STAGE_REPETITION_PENALTY,
+    WHOLE,
+)
+from sortition.sampling.kernels.numerics import OUT, counted
+
+MARK = tl.constexpr(0)
+"""Put tokens into the bitmap of the list."""
+PLACE = tl.constexpr(1)
+"""Write them into the list, with nothing known about them."""
+TELL = tl.constexpr(2)
+"""Write down what edits have to know about them."""
+
+BAD_WORD = tl.constexpr(1)
+END_TOKEN = tl.constexpr(2)
+
+
+# What changes from step to step must not make another kernel.
+@triton.jit(do_not_specialize=["history_size", "end_tokens_size", "capacity"])
+def edit(
+    logits, row_stride, stride, width,
+    whole, real, stages, stages_size, positions,
+    mask, allowed,
+    history, history_size, lengths, prompt_lengths, end_tokens, end_tokens_size,
+    bias_tokens, bias_values, phrase_spans, phrase_tokens,
+    touched, places, biases, outs, in_prompt, in_output,
+    plain, words, masked, edited, edited_values, edited_count, capacity, bins,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows).
+
+    Args:
+        logits, row_stride, stride, width: see `rows.py`.
+        whole, real: see `layout.py`.
+        stages, stages_size: int8 [rows, n], the edits of each row in its order, then `END`.
+        positions: int64 [rows].
+        mask: int32 [rows, words], a bit for each token that the grammar allows; only with `MASKED`.
+        allowed: int32 [some, words], the same for lists of allowed tokens.
+        history, history_size: int32 [rows, n], prompt and output as one text, from the left.
+        lengths, prompt_lengths: int32 [rows], of the text and of its prompt.
+        end_tokens, end_tokens_size: int32 [rows, n]; negative ids are padding.
+        bias_tokens, bias_values, phrase_spans, phrase_tokens: as in `Columns`, ids as int32.
+        touched, places: int32 [rows, words], of any content.
+        biases, outs, in_prompt, in_output: float32 and three int32 [rows, capacity], of any content.
+        plain to capacity: see `rows.py`, what the other kernels read; all of it is written.
+        bins: int32 [rows, `BINS`], set to 0 for `select`.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    settings = whole + row * WHOLE
+    program = stages + row * stages_size
+    tl.store(bins + row * BINS + tl.arange(0, BINS), tl.zeros([BINS], tl.int32))
+
+    names, penalises = tl.zeros([], tl.int1), tl.zeros([], tl.int1)
+    stage = 0
+    code = tl.load(program)
+    while code != STAGE_END:
+        names |= (code != STAGE_GRAMMAR) & (code != STAGE_ALLOWED_TOKENS)
+        penalises |= code == STAGE_REPETITION_PENALTY
+        penalises |= (code == STAGE_PRESENCE_PENALTY) | (code == STAGE_FREQUENCY_PENALTY)
+        stage += 1
+        code = tl.load(program + stage)
+
+    allowed_row = tl.load(settings + ALLOWED)
+    row_plain, row_touched, row_places = plain + row * words, touched + row * words, places + row * words
+    for first in range(0, words, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        there = at < words
+        word = tl.full([BLOCK], -1, tl.int32)
+        if MASKED:
+            word = tl.load(mask + row * words + at, mask=there, other=0)
+        if allowed_row >= 0:
+            word &= tl.load(allowed + allowed_row * words + at, mask=there, other=0)
+        tl.store(row_plain + at, word, mask=there)
+        tl.store(row_touched + at, tl.zeros([BLOCK], tl.int32), mask=there)
+    tl.store(masked + row, (names | (allowed_row >= 0) | MASKED).to(tl.int32))
+
+    count = tl.zeros([], tl.int32)
+    if names:
+        named = (
+            settings, width, penalises,
+            history + row * history_size, tl.load(lengths + row), tl.load(prompt_lengths + row),
+            end_tokens + row * end_tokens_size, end_tokens_size,
+            bias_tokens, bias_values, phrase_spans, phrase_tokens,
+        )  # fmt: skip
+        start = row * capacity
+        into = (
+            row_touched, row_places, edited + start,
+            biases + start, outs + start, in_prompt + start, in_output + start,
+        )  # fmt: skip
+        tl.debug_barrier()
+        visit(named, into, MARK, BLOCK)
+        tl.debug_barrier()
+        for first in range(0, words, BLOCK):
+            at = first + tl.arange(0, BLOCK)
+            there = at < words
+            word = tl.load(row_touched + at, mask=there, other=0)
+            marks = counted(word.to(tl.uint32, bitcast=True))
+            tl.store(row_places + at, count + tl.cumsum(marks, axis=0) - marks, mask=there)
+            tl.store(row_plain + at, tl.load(row_plain + at, mask=there, other=0) & ~word, mask=there)
+            count += tl.sum(marks, axis=0)
+        tl.debug_barrier()
+        visit(named, into, PLACE, BLOCK)
+        tl.debug_barrier()
+        visit(named, into, TELL, BLOCK)
+        tl.debug_barrier()
+        early = tl.load(positions + row) < tl.load(settings + MIN_TOKENS)
+        for first in range(0, count, BLOCK):
+            at = first + tl.arange(0, BLOCK)
+            there = at < count
+            token = tl.load(edited + start + at, mask=there, other=0)
+            offset = row * row_stride + token.to(tl.int64) * stride
+            value = tl.load(logits + offset, mask=there, other=0.0).to(tl.float32)
+            bias = tl.load(biases + start + at, mask=there, other=0.0)
+            out = tl.load(outs + start + at, mask=there, other=0)
+            prompt = tl.load(in_prompt + start + at, mask=there, other=0)
+            output = tl.load(in_output + start + at, mask=there, other=0)
+            stage = 0
+            code = tl.load(program)
+            while code != STAGE_END:
+                if code == STAGE_GRAMMAR:
+                    if MASKED:
+                        value = tl.where(bit_of(mask + row * words, token, there), value, OUT)
+                elif code == STAGE_ALLOWED_TOKENS:
+                    value = tl.where(bit_of(allowed + allowed_row * words, token, there), value, OUT)
+                elif code == STAGE_BAD_WORDS:
+                    value = tl.where((out & BAD_WORD) != 0, OUT, value)
+                elif code == STAGE_MIN_TOKENS:
+                    value = tl.where(((out & END_TOKEN) != 0) & early, OUT, value)
+                elif code == STAGE_LOGIT_BIAS:
+                    value = tl.where(bias == OUT, OUT, value + bias)
+                else:
+                    value = penalised(code, value, prompt, output, settings, real + row * REAL)
+                stage += 1
+                code = tl.load(program + stage)
+            tl.store(edited_values + start + at, value, mask=there)
+    tl.store(edited_count + row, count)
+
+
+@triton.jit
+def visit(named, into, PASS: tl.constexpr, BLOCK: tl.constexpr):
+    """Go through all tokens that a row's edits name; one may come more than once."""
+    (
+        settings, width, penalises, history, length, prompt_length, ends, ends_size,
+        bias_tokens, bias_values, phrase_spans, phrase_tokens,
+    ) = named  # fmt: skip
+    _, _, _, biases, outs, in_prompt, in_output = into
+
+    end = tl.load(settings + BIAS_END).to(tl.int32)
+    for first in range(tl.load(settings + BIAS_BEGIN).to(tl.int32), end, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        token = tl.load(bias_tokens + at, mask=at < end, other=-1)
+        named_here, place = visited(token, width, into, PASS)
+        if PASS == TELL:
+            bias = tl.load(bias_values + at, mask=at < end, other=0.0)
+            tl.store(biases + place, bias, mask=named_here)
+
+    end = tl.load(settings + PHRASES_END).to(tl.int32)
+    for first in range(tl.load(settings + PHRASES_BEGIN).to(tl.int32), end, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        phrase_end = tl.load(phrase_spans + 2 * at + 1, mask=at < end, other=0)
+        token = tl.load(phrase_tokens + phrase_end - 1, mask=at < end, other=-1)
+        named_here, place = visited(token, width, into, PASS)
+        if PASS == TELL:
+            phrase_begin = tl.load(phrase_spans + 2 * at, mask=at < end, other=0)
+            completes = completed(phrase_begin, phrase_end, token, named, BLOCK)
+            tl.atomic_or(outs + place, BAD_WORD, mask=named_here & completes)
+
+    for first in range(0, ends_size, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        token = tl.load(ends + at, mask=at < ends_size, other=-1)
+        named_here, place = visited(token, width, into, PASS)
+        if PASS == TELL:
+            tl.atomic_or(outs + place, END_TOKEN, mask=named_here)
+
+    if penalises:
+        seen = tl.maximum(length - tl.load(settings + PENALTY_WINDOW), 0).to(tl.int32)
+        for first in range(seen, length, BLOCK):
+            at = first + tl.arange(0, BLOCK)
+            token = tl.load(history + at, mask=at < length, other=-1)
+            named_here, place = visited(token, width, into, PASS)
+            if PASS == TELL:
+                tl.atomic_add(in_prompt + place, 1, mask=named_here & (at < prompt_length))
+                tl.atomic_add(in_output + place, 1, mask=named_here & (at >= prompt_length))
+
+
+@triton.jit
+def visited(token, width, into, PASS: tl.constexpr):
+    """Which of these are tokens at all, and their places in the list."""
+    touched, places, edited, biases, outs, in_prompt, in_output = into
+    there = (token >= 0) & (token < width)
+    word = tl.where(there, token >> 5, 0)
+    bit = 1 << (token & 31)
+    if PASS == MARK:
+        tl.atomic_or(touched + word, bit, mask=there)
+        place = word
+    else:
+        less = tl.load(touched + word, mask=there, other=0) & (bit - 1)
+        place = tl.load(places + word, mask=there, other=0) + counted(less.to(tl.uint32, bitcast=True))
+    if PASS == PLACE:
+        nothing = tl.zeros_like(token)
+        tl.store(edited + place, token, mask=there)
+        # Adding -0 changes no number.
+        tl.store(biases + place, -tl.zeros_like(token).to(tl.float32), mask=there)
+        tl.store(outs + place, nothing, mask=there)
+        tl.store(in_prompt + place, nothing, mask=there)
+        tl.store(in_output + place, nothing, mask=there)
+    return there, place
+
+
+@triton.jit
+def completed(begin, end, last, named, BLOCK: tl.constexpr):
+    """Which phrases their last token would complete."""
+    settings, _, _, history, length, prompt_length, ends, ends_size, _, _, _, phrase_tokens = named
+    seen = tl.where(tl.load(settings + PHRASES_SEE_PROMPT) != 0, 0, prompt_length)
+    completes = end > begin
+    for back in range(1, tl.max(end - begin, axis=0)):
+        at = end - 1 - back
+        text = tl.load(history + length - back, mask=length - back >= seen, other=-1)
+        token = tl.load(phrase_tokens + at, mask=at >= begin, other=0)
+        completes &= (at < begin) | (token == text)
+    if tl.load(settings + SPARES_END_TOKENS) != 0:
+        for at in range(ends_size):
+            completes &= (end - begin > 1) | (last != tl.load(ends + at))
+    return completes
+
+
+@triton.jit
+def bit_of(words, token, there):
+    """Whether the token's bit is set."""
+    return ((tl.load(words + (token >> 5), mask=there, other=0) >> (token & 31)) & 1) != 0
+
+
+@triton.jit
+def penalised(code, value, prompt, output, settings, reals):
+    """One penalty of tokens that occur so many times in the window's part of prompt and output."""
+    if code == STAGE_REPETITION_PENALTY:
+        sees_prompt = tl.load(settings + REPETITION_SEES_PROMPT)
+        penalty = tl.load(reals + REPETITION_PENALTY).to(tl.float32)
+    elif code == STAGE_PRESENCE_PENALTY:
+        sees_prompt = tl.load(settings + PRESENCE_SEES_PROMPT)
+        penalty = tl.load(reals + PRESENCE_PENALTY).to(tl.float32)
+    else:
+        sees_prompt = tl.load(settings + FREQUENCY_SEES_PROMPT)
+        penalty = tl.load(reals + FREQUENCY_PENALTY).to(tl.float32)
+    count = output + prompt * sees_prompt.to(tl.int32)
+    if code == STAGE_REPETITION_PENALTY:
+        changed = tl.where(value > 0.0, tl.div_rn(value, penalty), value * penalty)
+    elif code == STAGE_PRESENCE_PENALTY:
+        changed = value - penalty
+    else:
+        changed = value - count.to(tl.float32) * penalty
+    return tl.where(count > 0, changed, value)

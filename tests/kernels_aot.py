@@ -1,0 +1,172 @@
+"""Compiles kernels for GPUs that need not be there, and prints what is in their PTX; see `test_kernels.py`.
+
+Not for a process in which kernels are interpreted. The arguments are those of real launches, caught on their
+way: so what is compiled is what would run.
+
+    python tests/kernels_aot.py scan,select bfloat16,float32 90,100
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from triton.runtime.jit import JITFunction
+
+from sortition.grammars.regex import regex
+from sortition.grammars.vocabulary import Vocabulary
+from sortition.sampling import device, device_constraint
+from sortition.sampling.columns import Columns
+from sortition.sampling.constraint import Constraint
+from sortition.sampling.draw import Request
+from sortition.sampling.parameters import Parameters
+
+WIDTH = 131_072
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float64: "*fp64",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+    torch.bool: "*i1",
+}
+INEXACT = re.compile(r"fma|approx|\.ftz|\.full|ex2|lg2|rcp|rsqrt|sin|cos|tanh|^(add|sub|mul|div|sqrt)\.f")
+"""Instructions that round in ways of their own, or do not say how, so that the assembler may fuse them."""
+
+
+class Caught:
+    """Stands for a kernel, and keeps what it is launched with."""
+
+    def __init__(self, kernel: JITFunction[Any]) -> None:
+        self.kernel = kernel
+        self.arguments: tuple[Any, ...] = ()
+        self.options: dict[str, Any] = {}
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._launch
+
+    def _launch(self, *arguments: Any, **options: Any) -> None:
+        self.arguments, self.options = arguments, options
+
+
+def draw(dtype: torch.dtype) -> None:
+    """A draw that asks for everything that kernels have; of float32, for as little as can be."""
+    everything = dtype != torch.float32
+    parameters = [Parameters(top_p=0.9, logit_bias={3: 1.0}, bad_words=((1, 2),), allowed_tokens=(1, 2, 3))]
+    request = Request(
+        columns=Columns.of(parameters),
+        seeds=np.zeros(1, np.int64),
+        positions=np.zeros(1, np.int64),
+        prompt=np.zeros((1, 16), np.int64),
+        output=np.zeros((1, 16), np.int64),
+        end_tokens=np.zeros((1, 2), np.int64),
+        grammar=np.ones((1, WIDTH), np.bool_) if everything else None,
+        entropy=everything,
+    )
+    device.draw_rows(torch.zeros(1, WIDTH, dtype=dtype), request)
+
+
+def walk(dtype: torch.dtype) -> None:
+    """A step of a grammar, and a mask of it."""
+    vocabulary = Vocabulary.of([b"[", b"]", b"1", b""], end_tokens=[3])
+    constraint = Constraint([regex(r"\[1*\]").compile(vocabulary)], slots=1)
+    numbers = torch.zeros(2, dtype=torch.int32)
+    batch = device_constraint.Batch(
+        slots=torch.zeros(1, dtype=torch.int64),
+        first_row=numbers,
+        row_slots=torch.zeros(2, dtype=torch.int64),
+        tokens=torch.zeros((1, 16), dtype=torch.int32),
+        totals=numbers,
+        drafts=numbers,
+        end_tokens=torch.zeros((1, 2), dtype=torch.int64),
+    )
+    steps = device_constraint.Walk(constraint, WIDTH)
+    steps.apply(torch.zeros(2, WIDTH, dtype=dtype), batch, steps.advance(batch))
+
+
+KERNELS: dict[str, tuple[Any, Callable[[torch.dtype], None]]] = {
+    **dict.fromkeys(("edit", "scan", "select", "finish"), (device, draw)),
+    **dict.fromkeys(("advance", "mask", "judge", "apply"), (device_constraint, walk)),
+}
+"""Where each kernel is launched from, and what launches it."""
+
+
+def caught(name: str, dtype: torch.dtype) -> Caught:
+    """The launch of one kernel, with all others left out."""
+    module, work = KERNELS[name]
+    before = {other: getattr(module, other) for other in KERNELS if hasattr(module, other)}
+    launches = {other: Caught(kernel) for other, kernel in before.items()}
+    vars(module).update(launches)
+    try:
+        work(dtype)
+    finally:
+        vars(module).update(before)
+    return launches[name]
+
+
+def source_of(launch: Caught) -> tuple[ASTSource, dict[str, Any]]:
+    """What to compile for a launch, specialised as a launch would, and the compiler's options."""
+    names = launch.kernel.arg_names
+    options = dict(launch.options)
+    values = dict(zip(names, launch.arguments, strict=False))
+    values.update({name: options.pop(name) for name in list(options) if name in names})
+    signature, constants, attributes = {}, {}, {}
+    for at, (name, parameter) in enumerate(zip(names, launch.kernel.params, strict=True)):
+        value, specialised = values[name], not parameter.do_not_specialize
+        if isinstance(value, torch.Tensor):
+            signature[name] = POINTERS[value.dtype]
+            attributes[(at,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, bool) or value is None or name.isupper() or (value == 1 and specialised):
+            signature[name] = "constexpr"
+            constants[name] = value
+        else:
+            signature[name] = "i32"
+            if value % 16 == 0 and specialised:
+                attributes[(at,)] = [["tt.divisibility", 16]]
+    return ASTSource(launch.kernel, signature, constants, attributes), options
+
+
+def report(launch: Caught, architecture: int) -> dict[str, Any]:
+    """How a launch's kernel comes out."""
+    begin = time.perf_counter()
+    source, options = source_of(launch)
+    kernel = compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    instructions = Counter(
+        match[1] for match in re.finditer(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s", kernel.asm["ptx"], re.M)
+    )
+    return {
+        "kernel": launch.kernel.fn.__name__,
+        "architecture": architecture,
+        "inexact": sorted(name for name in instructions if INEXACT.search(name)),
+        "loads": {name: count for name, count in instructions.items() if name.startswith("ld.global")},
+        "shared": kernel.metadata.shared,
+        "binary": len(kernel.asm["cubin"]),
+        "seconds": round(time.perf_counter() - begin, 2),
+    }
+
+
+def main() -> None:
+    names, types, architectures = (each.split(",") for each in sys.argv[1:4])
+    reports = [
+        {**report(caught(name, getattr(torch, dtype)), int(architecture)), "dtype": dtype}
+        for name in names
+        for dtype in types
+        for architecture in architectures
+    ]
+    print(json.dumps(reports))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,345 @@
+"""Kernels in Triton's interpreter against their definitions, bit for bit; `test_kernels.py` runs this file.
+
+For a process of its own, where TRITON_INTERPRET is set before Triton is imported.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import machines
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_constraint import ENDS, SMALL, small_tables
+from test_sampling_backends import (
+    DTYPES,
+    REALISTIC,
+    assert_same,
+    floats,
+    request_of,
+    some_requests,
+)
+from torch import Tensor
+
+from sortition.grammars.table import Table, build_table
+from sortition.sampling import device, noise, numerics, reference
+from sortition.sampling.constraint import Constraint, Position
+from sortition.sampling.device_constraint import Batch, Walk
+from sortition.sampling.draw import Draw, Request
+from sortition.sampling.kernels import numerics as kernels
+from sortition.sampling.parameters import Parameters
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
+    """The interpreter calculates what is masked, too, in numpy, which warns of overflows."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+def draw(logits: Tensor, request: Request, **sizes: int) -> Draw:
+    """What the kernels alone draw."""
+    parameters = device.Settings.of(request.columns, logits.shape[1], logits.device)
+    inputs = device.Inputs.of(request, logits.device)
+    named = device.needed(parameters, inputs, logits.shape[1])
+    room = device.Workspace(*logits.shape, named, logits.device, **sizes)
+    return device.launch(logits, parameters, inputs, room, request.entropy)
+
+
+# Numerics.
+
+DISTANCES = np.concatenate([-floats(0.0, np.inf, 5003), -floats(1e-3, 90.0, 997), [0.0, -0.0, -np.inf]])
+DISTANCES = DISTANCES.astype(np.float32)
+NUMBERS = np.concatenate([floats(1.2e-38, 3e38, 5003), floats(0.5, 2.0, 101)])
+ENDS_OF_WORDS = np.concatenate([np.arange(500), 2**30 + np.arange(-250, 250), 2**32 - 1 - np.arange(500)])
+WORDS = np.concatenate([ENDS_OF_WORDS, np.arange(0, 2**32, 16411)])
+TOTALS = np.concatenate([np.random.default_rng(0).random(3000) * 2.0**53, 2.0 ** np.arange(34, 54)])
+
+
+@triton.jit
+def each(x, y, count, function: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + at, mask=at < count, other=1)
+    tl.store(y + at, function(values), mask=at < count)
+
+
+@triton.jit
+def gumbel(word):
+    return kernels.gumbel(word.to(tl.uint32))
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "definition"),
+    [
+        (kernels.exp, DISTANCES, numerics.exp),
+        (kernels.log, NUMBERS, numerics.log),
+        (kernels.mass, DISTANCES, lambda d: numerics.mass(d).astype(np.int64)),
+        (kernels.mass_times, DISTANCES, lambda d: numerics.mass_times(d).astype(np.int64)),
+        (kernels.log_of, TOTALS, lambda x: np.array([numerics.log_of(one) for one in x.tolist()])),
+        (gumbel, WORDS, lambda word: noise.gumbel(word.astype(np.uint32))),
+    ],
+    ids=["exp", "log", "mass", "mass_times", "log_of", "gumbel"],
+)
+def test_functions_of_one_number(function: Any, values: Any, definition: Any) -> None:
+    expected = definition(values)
+    found = torch.from_numpy(np.empty_like(expected))
+    size = triton.next_power_of_2(len(values))
+    each[(1,)](torch.from_numpy(values), found, len(values), function=function, BLOCK=size)
+    kind = np.int32 if expected.dtype.itemsize == 4 else np.int64
+    np.testing.assert_array_equal(found.numpy().view(kind), expected.view(kind))
+
+
+@triton.jit
+def words(together, alone, tokens, first, seeds, position, stream, COUNT: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    seed = tl.load(seeds)
+    where, which = tl.load(position).to(tl.uint32), tl.load(stream).to(tl.uint32)
+    tl.store(together + at, kernels.words_from(first, seed, where, which, COUNT).to(tl.int64))
+    tl.store(alone + at, kernels.words_of(tl.load(tokens + at), seed, where, which).to(tl.int64))
+
+
+@pytest.mark.parametrize("seed", [0, 42, -1, 2**63 - 1, -(2**63), 0x123456789ABCDEF0])
+@pytest.mark.parametrize("position", [0, 2**32 - 3])
+def test_words(seed: int, position: int) -> None:
+    together, alone = torch.empty(256, dtype=torch.int64), torch.empty(256, dtype=torch.int64)
+    tokens = torch.randint(0, 2**19, (256,), dtype=torch.int32)
+    scalars = [torch.tensor([value]) for value in (seed, position, noise.DRAFT)]
+    words[(1,)](together, alone, tokens, 2**18 - 4, *scalars, COUNT=256)
+    expected = [
+        noise.words(seed, position, noise.DRAFT, ids)
+        for ids in (np.arange(2**18 - 4, 2**18 + 252), tokens.numpy().astype(np.int64))
+    ]
+    np.testing.assert_array_equal(together.numpy(), expected[0])
+    np.testing.assert_array_equal(alone.numpy(), expected[1])
+
+
+# Draws.
+
+
+@settings(max_examples=40, deadline=None)
+@given(some_requests(), st.sampled_from([(128, 128), (256, 128), (512, 256)]), st.sampled_from((1, 8, 8192)))
+def test_all_that_can_be_asked(asked: tuple[Tensor, Request], sizes: tuple[int, int], room: int) -> None:
+    logits, request = asked
+    index = np.flatnonzero(device.supported(request.columns))
+    part = replace(request.rows(index), top=0, raw=False)
+    logits = logits[torch.from_numpy(index)]
+    found = draw(logits, part, tile=sizes[0], step=sizes[1], room=room)
+    assert_same(found, reference.draw_rows(logits, part))
+
+
+@pytest.mark.parametrize(("dtype", "width"), [*zip(DTYPES, (700, 4096, 1301), strict=True)], ids=str)
+def test_realistic_rows(dtype: torch.dtype, width: int) -> None:
+    # Allowed tokens are of a vocabulary of 50,000.
+    narrow = {"few": {"allowed_tokens": tuple(range(3, width, 99)), "top_p": 0.5}}
+    request = request_of([Parameters(**one) for one in {**REALISTIC, **narrow}.values()], entropy=True)
+    index = np.flatnonzero(device.supported(request.columns))
+    assert len(index) == len(REALISTIC) - 2
+    request = request.rows(index)
+    random = torch.Generator().manual_seed(width)
+    scale = torch.linspace(0.5, 4.0, len(index))[:, None]
+    logits = (torch.randn(len(index), width, generator=random) * scale).to(dtype)
+    assert_same(draw(logits, request, tile=2048, step=2048), reference.draw_rows(logits, request))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_strides(dtype: torch.dtype) -> None:
+    request = request_of([Parameters(top_k=40, top_p=0.9, logit_bias={7: 3.0}), Parameters()])
+    logits = torch.randn(2, 700).to(dtype)
+    expected = reference.draw_rows(logits, request)
+    strided = torch.empty(700, 2, dtype=dtype).t().copy_(logits)
+    padded = torch.full((2, 705), torch.nan, dtype=dtype)
+    padded[:, 2:-3] = logits
+    for layout in (strided, padded[:, 2:-3]):
+        before = layout.clone()
+        assert_same(draw(layout, request, tile=256, step=256), expected)
+        assert torch.equal(layout, before)
+    one = logits[:1].expand(2, -1)
+    assert_same(draw(one, request), reference.draw_rows(one, request))
+
+
+HISTORIES = [
+    {"repetition_penalty": 1.7, "frequency_penalty": 0.3, "presence_penalty": -0.2},
+    {
+        "repetition_penalty": 0.6,
+        "frequency_penalty": 0.3,
+        "order": "hf",
+        "bad_words": ((3,), (1, 2), (5, 3, 4)),
+    },
+    {"presence_penalty": 1.1, "order": "llama.cpp", "bad_words": ((3, 4), (2,))},
+    {"frequency_penalty": 2.0, "penalty_window": 250, "order": "hf", "min_tokens": 2**31},
+    {"frequency_penalty": 3e38, "order": "sglang", "logit_bias": {2: -np.inf, 3: 50.0}},
+    {"repetition_penalty": 2.0, "frequency_penalty": 0.1, "penalty_window": 3, "min_tokens": 9},
+]
+
+
+@pytest.mark.parametrize(("seed", "generated"), [(0, 280), (1, 6), (2, 1)])
+def test_histories(seed: int, generated: int) -> None:
+    """Long ones of few tokens, so that phrases are completed; with padding, and ids beyond the logits."""
+    request = request_of([Parameters(**one) for one in HISTORIES], seed=seed, length=300)
+    random = np.random.default_rng(seed)
+    request = replace(
+        request,
+        prompt=random.integers(-3, 400, (len(HISTORIES), 300)),
+        output=random.integers(-1, 6, (len(HISTORIES), generated)),
+        grammar=random.random((len(HISTORIES), 320)) < 0.7,
+    )
+    logits = torch.randn(len(HISTORIES), 320, generator=torch.Generator().manual_seed(seed)) * 2
+    found = draw(logits, request, tile=128, step=128, room=16)
+    assert_same(found, reference.draw_rows(logits, request))
+
+
+@pytest.mark.parametrize("parameters", [{}, {"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.1}], ids=str)
+def test_zeros_have_no_sign(parameters: dict[str, Any]) -> None:
+    logits = torch.tensor([[-9.0, -0.0, 0.0, -0.0], [0.0, -0.0, -9.0, -9.0], [-0.0, -9.0, -9.0, -9.0]])
+    request = request_of([Parameters(**parameters)] * 3)
+    assert_same(draw(logits, request, tile=128, step=128), reference.draw_rows(logits, request))
+
+
+def test_rows_that_are_not_supported_are_the_cpus() -> None:
+    parameters = [
+        Parameters(top_p=0.9),
+        Parameters(typical=0.5),
+        Parameters(order=("top_k", "temperature", "top_p"), top_k=20, top_p=0.8, temperature=0.5),
+        Parameters(order=("temperature", "logit_bias"), temperature=2.0, logit_bias={1: 4.0}),
+        Parameters(order="llama.cpp", temperature=0.5, top_k=9),
+    ]
+    request = request_of(parameters, entropy=True)
+    assert device.supported(request.columns).tolist() == [True, False, False, False, True]
+    logits = torch.randn(5, 200)
+    logits[1, 3] = torch.nan
+    for asked in (request, replace(request, top=3, raw=True)):
+        assert_same(device.draw_rows(logits, asked), reference.draw_rows(logits, asked))
+
+
+def test_a_workspace_may_be_used_again() -> None:
+    requests = [
+        request_of([Parameters(top_p=0.9, logit_bias={token: 9.0})], seed=token) for token in range(4)
+    ]
+    logits = torch.randn(1, 300)
+    room = device.Workspace(1, 300, 8, logits.device)
+    for request in requests:
+        parameters = device.Settings.of(request.columns, 300, logits.device)
+        found = device.launch(logits, parameters, device.Inputs.of(request, logits.device), room)
+        assert_same(found, reference.draw_rows(logits, request))
+
+
+# Grammars.
+
+
+class Texts:
+    """Slots that read random tokens and random drafts, and a constraint that says where they should be."""
+
+    def __init__(self, tables: list[Table], seed: int, slots: int, beyond: int) -> None:
+        self.random = random.Random(seed)
+        self.ours, self.mirror = (Constraint(tables, slots=slots, end_tokens=ENDS) for _ in range(2))
+        grammars = torch.tensor([self.random.randrange(-1, len(tables)) for _ in range(slots)])
+        for constraint in (self.ours, self.mirror):
+            constraint.assign(torch.arange(slots), grammars)
+        self.size = self.ours.arena.vocabulary_size
+        self.walk = Walk(self.ours, self.size + beyond)
+        self.tokens = torch.full((slots, 100), -1, dtype=torch.int32)
+        self.totals = torch.zeros(slots, dtype=torch.int32)
+        self.end_tokens = torch.tensor([ENDS * 2] * slots)
+
+    def token(self, position: Position) -> int:
+        """Most are allowed, and end tokens come last, so that texts grow long and nest."""
+        if self.random.random() < 0.08:
+            return self.random.randrange(-1, self.size + 2)
+        allowed = torch.nonzero(self.mirror.allowed(position)[0]).flatten().tolist()
+        going = [token for token in allowed if token not in ENDS] or allowed or [-1]
+        return self.random.choice(going)
+
+    def read(self, slot: int, token: int) -> None:
+        """Commit a token."""
+        self.tokens[slot, self.totals[slot]] = token
+        self.totals[slot] += 1
+        self.mirror.advance(torch.tensor([slot]), torch.tensor([token]))
+
+    def step(self) -> tuple[Batch, Position]:
+        """Some of the slots: what they read, and where their rows should be."""
+        slots = self.random.sample(range(len(self.totals)), self.random.randint(1, len(self.totals)))
+        first, rows, drafts, positions = [0], [], [], []
+        for slot in slots:
+            index = torch.tensor([slot])
+            for _ in range(self.random.randrange(3)):
+                self.read(slot, self.token(self.mirror.slots.rows(index)))
+            position = self.mirror.slots.rows(index)
+            for draft in range(self.random.randint(1, 4)):
+                drafts.append(self.token(position) if draft else -1)
+                position = self.mirror.step(position, torch.tensor(drafts[-1:]))
+                positions.append(position)
+                rows.append(slot)
+            first.append(len(rows))
+        batch = Batch(
+            slots=torch.tensor(slots),
+            first_row=torch.tensor(first, dtype=torch.int32),
+            row_slots=torch.tensor(rows),
+            tokens=self.tokens,
+            totals=self.totals,
+            drafts=torch.tensor(drafts, dtype=torch.int32),
+            end_tokens=self.end_tokens,
+        )
+        return batch, Position(*(torch.cat(parts) for parts in zip(*positions, strict=True)))
+
+
+def assert_positions(found: Position, expected: Position) -> None:
+    """The same, but for what lies above the stacks."""
+    for name in ("grammar", "state", "depth", "finished"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    inside = torch.arange(expected.stack.shape[1]) < expected.depth[:, None]
+    assert torch.equal(found.stack[inside], expected.stack[inside])
+
+
+def unpacked(bits: Tensor, width: int) -> Tensor:
+    flags = np.unpackbits(bits.numpy().view(np.uint8), axis=1, bitorder="little")
+    return torch.from_numpy(flags[:, :width].astype(np.bool_))
+
+
+@pytest.mark.parametrize(("seed", "beyond"), [(0, 0), (1, 37), (2, -1)])
+def test_grammars(seed: int, beyond: int) -> None:
+    texts = Texts(small_tables(seed, 4), seed, slots=5, beyond=beyond)
+    width = texts.size + beyond
+    for turn in range(6):
+        batch, expected = texts.step()
+        rows = texts.walk.advance(batch)
+        assert_positions(rows.position, expected)
+        assert_positions(texts.ours.slots, texts.mirror.slots)
+        assert int(texts.ours.refused) == int(texts.mirror.refused)
+        assert torch.equal(texts.walk.read[batch.slots], texts.totals.long()[batch.slots])
+        allowed = texts.mirror.allowed(expected, width)
+        assert torch.equal(unpacked(texts.walk.mask(batch, rows), width), allowed)
+        logits = torch.randn(len(allowed), width).to(DTYPES[turn % 3])
+        logits[torch.rand(logits.shape) < (0.0, 0.9, 1.0)[turn % 3]] = -torch.inf
+        logits[turn % 2 : turn % 2 + 1, 3] = torch.nan
+        masked = texts.walk.apply(logits, batch, rows)
+        torch.testing.assert_close(
+            masked, texts.mirror.apply(logits, expected), rtol=0, atol=0, equal_nan=True
+        )
+
+
+def test_depth_limit() -> None:
+    """A text that opens whatever it can, up to where the limit rules tokens out; many tokens to a launch."""
+    table = build_table(machines.brackets_machine(), SMALL)
+    texts = Texts([table], seed=0, slots=1, beyond=0)
+    texts.mirror.assign(torch.tensor([0]), torch.tensor([0]))
+    texts.ours.assign(torch.tensor([0]), torch.tensor([0]))
+    for _ in range(3):
+        for _ in range(8):
+            position = texts.mirror.slots
+            going = torch.nonzero(texts.mirror.allowed(position)[0])[:, 0]
+            after = texts.mirror.step(position.rows(torch.zeros_like(going)), going)
+            texts.read(0, int(going[after.depth.argmax()]))
+        batch, expected = texts.step()
+        rows = texts.walk.advance(batch)
+        assert_positions(rows.position, expected)
+        allowed = texts.mirror.allowed(expected)
+        assert torch.equal(unpacked(texts.walk.mask(batch, rows), texts.size), allowed)
+    assert int(texts.ours.slots.depth) + 4 >= table.depth_limit

@@ -1,0 +1,128 @@
+"""Kernels without a GPU: interpreted, compiled ahead of time, and launched without anything behind it.
+
+Interpreting and compiling cannot be had in one process, so each is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_sampling_backends import request_of
+from torch import Tensor
+
+triton = pytest.importorskip("triton")
+
+from sortition.benchmarks import device as benchmark  # noqa: E402
+from sortition.sampling import device  # noqa: E402
+from sortition.sampling.parameters import Parameters  # noqa: E402
+
+HERE = Path(__file__).parent
+
+
+def run(*command: str, **environment: str) -> str:
+    """What a Python process says, which has to end well."""
+    process = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, **environment},
+        cwd=HERE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout[-6000:] + process.stderr[-3000:]
+    return process.stdout
+
+
+@pytest.mark.parametrize("part", ["number or words", "asked", "not number and not words and not asked"])
+def test_kernels_do_what_their_definitions_do(part: str) -> None:
+    pytest_options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", part)
+    said = run("-m", "pytest", "tests/kernels_interpreted.py", *pytest_options, TRITON_INTERPRET="1")
+    assert " passed" in said and "skipped" not in said
+
+
+# Logits of other types are read by the same code, which `scan` and `apply` show.
+COMPILED = [
+    *(
+        ("edit,select,finish,advance,mask,judge", "bfloat16", architecture)
+        for architecture in ("80", "90", "100")
+    ),
+    ("scan,apply", "bfloat16,float16,float32", "80,90,100"),
+]
+
+
+@pytest.mark.parametrize(("names", "types", "architectures"), COMPILED)
+def test_compiled_kernels_round_as_they_should(names: str, types: str, architectures: str) -> None:
+    reports = json.loads(run("tests/kernels_aot.py", names, types, architectures, TRITON_INTERPRET="0"))
+    assert len(reports) == len(names.split(",")) * len(types.split(",")) * len(architectures.split(","))
+    for report in reports:
+        assert report["inexact"] == [], report
+        assert report["binary"] > 0
+        if report["kernel"] in ("scan", "select", "judge", "apply"):
+            assert any(".v4." in name for name in report["loads"]), report
+
+
+class Recorded:
+    """Stands for a kernel: takes down its grid, and does nothing."""
+
+    def __init__(self, name: str, grids: list[tuple[str, Any]]) -> None:
+        self.name, self.grids = name, grids
+
+    def __getitem__(self, grid: Any) -> Any:
+        self.grids.append((self.name, grid))
+        return lambda *arguments, **options: None
+
+
+READS = ("item", "tolist", "cpu", "numpy", "nonzero", "to", "__bool__", "__int__", "__float__", "__index__")
+"""What would wait for a device."""
+
+
+def test_a_launch_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    grids: list[tuple[str, Any]] = []
+    for name in ("edit", "scan", "select", "finish"):
+        monkeypatch.setattr(device, name, Recorded(name, grids))
+    rows, width = 3, 10_000
+    one = Parameters(top_p=0.9, repetition_penalty=2.0, bad_words=((1, 2),), temperature=0.0)
+    request = request_of([one, Parameters(), Parameters(top_k=3)], entropy=True)
+    logits = torch.randn(rows, width)
+    parameters = device.Settings.of(request.columns, width, logits.device)
+    inputs = device.Inputs.of(request, logits.device)
+    room = device.Workspace(rows, width, device.needed(parameters, inputs, width), logits.device)
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("the host asks for what only the device knows")
+
+    with monkeypatch.context() as patch:
+        for name in READS:
+            patch.setattr(Tensor, name, refuse)
+        device.launch(logits, parameters, inputs, room, entropy=True)
+    tiles = triton.cdiv(width, device.TILE) + 1
+    assert grids == [
+        ("edit", (rows,)),
+        ("scan", (rows, tiles)),
+        ("select", (rows, tiles)),
+        ("finish", (rows,)),
+    ]
+
+
+def test_a_workspace_has_to_fit() -> None:
+    request = request_of([Parameters(logit_bias={1: 1.0, 2: 1.0})])
+    logits = torch.randn(1, 300)
+    parameters = device.Settings.of(request.columns, 300, logits.device)
+    inputs = device.Inputs.of(request, logits.device)
+    with pytest.raises(ValueError, match="a workspace of 2 rows of 300 for 1 of 300"):
+        device.launch(logits, parameters, inputs, device.Workspace(2, 300, 9, logits.device))
+    with pytest.raises(ValueError, match="edits may name 4 tokens, room is for 3"):
+        device.launch(logits, parameters, inputs, device.Workspace(1, 300, 3, logits.device))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would run for minutes")
+def test_the_benchmark_needs_a_gpu() -> None:
+    with pytest.raises(SystemExit, match="there is no GPU"):
+        benchmark.main([])
