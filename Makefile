@@ -18,6 +18,7 @@ demo: $(VENV)/demo.stamp
 # Loops are compiled first, so that not every test process does.
 test: $(VENV)/test.stamp
 	$(BIN)/python -m sortition.sampling.cpu
+	$(BIN)/python -m sortition.sampling.verify_cpu
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 check: $(VENV)/test.stamp

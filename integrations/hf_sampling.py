@@ -84,7 +84,7 @@ class SamplingLogitsProcessor(Remembering["SampledGeneration", State]):
         self._tables = tables
         self._rules = [RULES[name](value) for name, value in values.items()]
         self._shared = {**shared, "end_tokens": end_tokens}
-        self._seed = seed
+        self._seed = plain(seed)
         self._pad_tokens = pad_tokens
         self._samplers: dict[tuple[int, Policy], Sampler] = {}
         self._prompts = self._count_prompts()
@@ -128,7 +128,7 @@ class SamplingLogitsProcessor(Remembering["SampledGeneration", State]):
         counts = {type(rule).__name__: len(rule) for rule in self._rules}
         counts |= {
             "tables": len(self._tables),
-            "seeds": len(self._seed) if isinstance(self._seed, Sequence) else 1,
+            "seeds": len(self._seed) if isinstance(self._seed, list | tuple) else 1,
         }
         several = {name: count for name, count in counts.items() if count > 1}
         if len(set(several.values())) > 1:
@@ -231,11 +231,19 @@ def are_beams(ids: Tensor, scores: Tensor) -> bool:
 def is_probe(scores: Tensor) -> bool:
     """Whether the scores are those with which prompt lookup asks if its drafts are allowed.
 
-    It takes 1 for every token; some may have been changed since. No model gives most tokens exactly 1.
+    It takes 1 for every token; some may have been changed since. No model gives most of its tokens exactly 1.
     """
     if len(scores) != 1:
         return False
-    return 2 * int((scores == 1).sum()) > int((scores > float("-inf")).sum())
+    return 2 * int((scores == 1).sum()) > scores.shape[1]
+
+
+def plain(seed: Any) -> Seed:
+    """A seed or seeds as they are without numpy and torch."""
+    found: Seed = seed.tolist() if hasattr(seed, "tolist") else seed
+    if isinstance(found, str):
+        raise TypeError(f"a seed is a whole number, not {found!r}")
+    return found
 
 
 def seeds_of(seed: Seed, prompts: NDArray[np.int64]) -> list[int]:
@@ -251,9 +259,12 @@ def seeds_of(seed: Seed, prompts: NDArray[np.int64]) -> list[int]:
         ValueError: a seed is no integer of 64 bits, or the rows cannot be shared out among the seeds.
     """
     rows = len(prompts)
+    seed = plain(seed)
     if seed is None:
         return [secrets.randbits(63) for _ in range(rows)]
     if isinstance(seed, Sequence):
+        if not seed:
+            raise ValueError("seed is an empty list")
         each = repeats(rows, len(seed), "seeds")
         return [_plus(seed[row // each], row % each) for row in range(rows)]
     seen: Counter[bytes] = Counter()
@@ -294,6 +305,8 @@ def check_drawn(tokens: Tensor, rows: Tensor) -> None:
 
 def _plus(seed: int, index: int) -> int:
     """The seed that many further on, around the end of 64 bits."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise TypeError(f"a seed is a whole number, not {seed!r}")
     seed = operator.index(seed)
     if not -(2**63) <= seed < 2**64:
         raise ValueError(f"a seed is an integer of 64 bits, not {seed}")

@@ -40,6 +40,12 @@ LARGEST: Final = 1 << 20
 DEEPEST: Final = 128
 """Nested objects and arrays; real schemas stay below 60."""
 
+LONGEST: Final = 2_000
+"""Characters of a refusal: it repeats what was sent."""
+
+LONGEST_ID: Final = 19
+"""Digits of a token id; longer texts are none."""
+
 LOWERING_SECONDS: Final = 0.1
 """Processor time for which one request may hold up the API server.
 
@@ -63,7 +69,8 @@ class RequestError(ValueError):
     """A request that is refused before it is admitted."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"{FIELD}: {reason}")
+        shown = reason if len(reason) <= LONGEST else reason[:LONGEST] + "…"
+        super().__init__(f"{FIELD}: {shown}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +221,8 @@ def _draw(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _token(name: str, value: Any) -> int:
     # JSON spells the keys of an object as texts.
-    token = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    spelled = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= LONGEST_ID
+    token = int(value) if spelled else value
     if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= GREATEST:
         raise RequestError(f"{name!r} names tokens by their ids, not by {value!r:.40}")
     return token
@@ -229,6 +237,7 @@ def _tokens(name: str, value: Any) -> tuple[int, ...]:
 def _phrases(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(phrase, list | tuple) for phrase in value):
         raise RequestError(f"{name!r} is a list of phrases, each a list of token ids")
+    _limited(name, value)
     _limited(name, [token for phrase in value for token in phrase])
     return tuple(_tokens(name, phrase) for phrase in value)
 
@@ -238,7 +247,10 @@ def _bias(name: str, value: Any) -> Mapping[int, float]:
         raise RequestError(f"{name!r} is an object from token ids to numbers, not {_kind(value)}")
     if any(isinstance(bias, int) and abs(bias) > GREATEST for bias in value.values()):
         raise RequestError(f"{name!r} has numbers up to {GREATEST:,}")
-    return {_token(name, token): bias for token, bias in _limited(name, value).items()}
+    found = {_token(name, token): bias for token, bias in _limited(name, value).items()}
+    if len(found) < len(value):
+        raise RequestError(f"{name!r} names a token twice")
+    return found
 
 
 def _order(name: str, value: Any) -> str | tuple[str, ...]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sortition.sampling.numerics import Float32, Float64, aimed
+from sortition.sampling.numerics import Float32, Float64, aimed, min_p_cut
 from sortition.sampling.parameters import (
     FILTERS,
     GREEDY_BELOW,
@@ -53,7 +52,8 @@ class Columns:
         temperature: float32 [rows].
         top_k: int64 [rows], already at least `min_keep`.
         top_p, typical: float64 [rows], the shares that are aimed at.
-        epsilon, eta, top_n_sigma: float64 [rows].
+        epsilon: float64 [rows], the probability that is aimed at.
+        eta, top_n_sigma: float64 [rows].
         min_p: float32 [rows], its logarithm.
         repetition_penalty, presence_penalty, frequency_penalty: float32 [rows].
         penalty_window: int64 [rows], the greatest number for no window.
@@ -133,8 +133,9 @@ class Columns:
             top_k=np.array([max(each.top_k, each.min_keep) for each in rows], np.int64),
             top_p=_aims("top_p", rows, orders),
             typical=_aims("typical", rows, orders),
-            **{name: column(np.float64, name) for name in ("epsilon", "eta", "top_n_sigma")},
-            min_p=np.array([math.log(each.min_p) if each.min_p else 0.0 for each in rows], np.float32),
+            epsilon=np.array([aimed(each.epsilon, False) for each in rows], np.float64),
+            **{name: column(np.float64, name) for name in ("eta", "top_n_sigma")},
+            min_p=np.array([min_p_cut(each.min_p) if each.min_p else 0.0 for each in rows], np.float32),
             **{
                 name: column(np.float32, name)
                 for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -167,6 +168,21 @@ class Columns:
         """The columns of these rows [n], in this order."""
         parts = {name: getattr(self, name)[index] for name in _BY_ROW}
         return replace(self, parameters=tuple(self.parameters[row] for row in index.tolist()), **parts)
+
+    def seen(self, output: Int64) -> Int64:
+        """What parameters look at of an output [rows, n]: its end, or all of it where that has padding."""
+        if output.shape[1] <= self._reach:
+            return output
+        end = output[:, output.shape[1] - self._reach :]
+        return end if bool((end >= 0).all()) else output
+
+    @cached_property
+    def _reach(self) -> int:
+        """How many of the last tokens parameters look at."""
+        penalised = [each.penalises for each in self.parameters]
+        windows = self.penalty_window[penalised]
+        phrases = [len(phrase) - 1 for each in self.parameters for phrase in each.bad_words]
+        return int(max([0, *phrases, *windows.tolist()]))
 
     def check(self, width: int) -> None:
         """That every token which is named has a logit.

@@ -10,7 +10,7 @@ import importlib
 import os
 import threading
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import lru_cache
@@ -45,6 +45,11 @@ _COLUMNS: Final = [each.name for each in fields(Columns) if each.name != "parame
 
 Settings: Any = namedtuple("Settings", _COLUMNS)  # type: ignore[misc]
 """The arrays of `Columns`."""
+
+
+def settings_of(columns: Columns) -> Any:
+    """The settings that are in columns."""
+    return Settings(*(getattr(columns, name) for name in _COLUMNS))
 
 
 class Batch(NamedTuple):
@@ -147,7 +152,7 @@ def draw_rows(logits: Tensor, request: Request) -> Draw:
 
 def _draw_rows(logits: Tensor, request: Request) -> Draw:
     rows, width = logits.shape
-    settings = Settings(*(getattr(request.columns, name) for name in _COLUMNS))
+    settings = settings_of(request.columns)
     batch = Batch.of(request)
     drawn = Drawn(np.full(rows, NO_TOKEN), np.zeros(rows, np.int64), np.zeros(rows, np.uint8))
     processed, raw = Reported.of(rows, request), Reported.of(rows if request.raw else 0, request)
@@ -158,11 +163,7 @@ def _draw_rows(logits: Tensor, request: Request) -> Draw:
         for first, count, values, stride in _pieces(logits, *part):
             draw(values, stride, width, first, count, settings, batch, law, drawn, processed, raw)
 
-    threads = torch.get_num_threads()
-    if min(threads, rows) > 1:
-        list(_pool(threads).map(work, _parts(rows, min(threads, rows))))
-    else:
-        work((0, rows))
+    share_out(work, rows)
     tokens, kept, flags = map(torch.from_numpy, drawn)
     return Draw(tokens, kept, flags, processed.report(request), raw.report(request) if request.raw else None)
 
@@ -186,10 +187,14 @@ def _pieces(logits: Tensor, begin: int, end: int) -> Iterator[tuple[int, int, ND
         yield first, count, room.view(-1).numpy(), width
 
 
-def _parts(rows: int, parts: int) -> list[tuple[int, int]]:
-    """Where each of so many parts of rows begins and ends."""
-    ends = [rows * part // parts for part in range(parts + 1)]
-    return list(pairwise(ends))
+def share_out(work: Callable[[tuple[int, int]], None], rows: int) -> None:
+    """Have rows worked on in as many threads as torch would use, given where each part begins and ends."""
+    threads = torch.get_num_threads()
+    parts = min(threads, rows)
+    if parts <= 1:
+        work((0, rows))
+    else:
+        list(_pool(threads).map(work, pairwise(rows * part // parts for part in range(parts + 1))))
 
 
 def _loops() -> Any:
@@ -213,11 +218,12 @@ def _scratch(width: int) -> Law:
     """This thread's."""
     law: Law | None = getattr(_of_thread, "law", None)
     if law is None or len(law.values) != width:
-        law = _of_thread.law = _new_scratch(width)
+        law = _of_thread.law = new_scratch(width)
     return law
 
 
-def _new_scratch(width: int) -> Law:
+def new_scratch(width: int) -> Law:
+    """Room for the law of a row of this width."""
     chunk = min(CHUNK, width)
     return Law(
         values=np.empty(width, np.float32),
@@ -237,13 +243,14 @@ def _new_scratch(width: int) -> Law:
     )
 
 
-def _cached() -> bool:
-    """Whether numba's cache has the loops as they are in their files."""
-    cache = _loops().draw.stats.cache_path
+def is_cached(loop: Any) -> bool:
+    """Whether numba's cache has a loop as it is in the files of this folder."""
+    cache, code = loop.stats.cache_path, loop.py_func.__code__
     if cache is None:  # numba has found no place where it may write
         return False
     written = max(source.stat().st_mtime for source in Path(__file__).parent.glob("*.py"))
-    return any(index.stat().st_mtime >= written for index in Path(cache).glob("cpu_rows.*draw-*.nbi"))
+    indices = Path(cache).glob(f"{Path(code.co_filename).stem}.*{code.co_name}-*.nbi")
+    return any(index.stat().st_mtime >= written for index in indices)
 
 
 def _load() -> None:
@@ -253,7 +260,7 @@ def _load() -> None:
     _draw_rows(torch.zeros(1, 2), request)
 
 
-LOOPS: Final = Background("sortition.sampling.cpu", _cached, _load)
+LOOPS: Final = Background("sortition.sampling.cpu", lambda: is_cached(_loops().draw), _load)
 """The compiled loops."""
 
 if __name__ == "__main__":

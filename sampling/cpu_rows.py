@@ -162,7 +162,7 @@ def report_raw(row: int, logits: Any, token: int, raw: Any, law: Any) -> None:
         report_top(row, n, total, raw, law)
 
 
-def _digest(*names: str) -> str:
+def digest(*names: str) -> str:
     """Of files next to this one."""
     return hashlib.sha256(b"".join(Path(__file__).with_name(name).read_bytes() for name in names)).hexdigest()
 
@@ -201,7 +201,7 @@ def _compiled_with(sources: str) -> Any:
 
 
 draw: Final = _compiled_with(
-    _digest(
+    digest(
         *("cpu.py", "cpu_rows.py", "cpu_edits.py", "cpu_filters.py", "cpu_law.py", "cpu_numerics.py"),
         *("columns.py", "draw.py", "noise.py", "numerics.py", "parameters.py", "reference.py"),
     )

@@ -19,7 +19,7 @@ TARGET: Final = 0
 """Stream of what the model draws, also where it replaces a refused draft."""
 
 DRAFT: Final = 1
-"""Stream of what a draft model draws."""
+"""Stream of the seeds that draft models draw with; see `derived`."""
 
 COIN: Final = 2
 """Stream of the coins that accept or refuse drafts."""
@@ -74,3 +74,30 @@ def gumbel(word: NDArray[np.uint32]) -> Float32:
     near = log1p_of_parts(-np.where(small, u, np.float32(0.0)), np.zeros_like(u))
     exponential = -np.where(small, near, log(rest))
     return np.asarray(-log(exponential))
+
+
+def derived(seeds: NDArray[np.int64], positions: NDArray[np.int64], candidate: int) -> NDArray[np.int64]:
+    """Seeds whose noise has nothing to do with that of the seeds they come from.
+
+    Args:
+        seeds: int64 [n].
+        positions: int64 [n], what else they are made of.
+        candidate: each has seeds of its own.
+    """
+    block, stream, rest = (np.full(len(seeds), value, np.uint64) for value in (candidate, DRAFT, 0))
+    key = seeds.astype(np.uint64) & LOW, seeds.astype(np.uint64) >> HIGH
+    low, high, _, _ = philox((block, positions.astype(np.uint64), stream, rest), key)
+    return (low | high << HIGH).astype(np.int64)
+
+
+def coin(seed: int, position: int, candidate: int) -> float:
+    """A number strictly between 0 and 1, with 52 bits: an odd multiple of 2^-53, exact as a float64.
+
+    So an event that has a chance happens with this chance to within 2^-53.
+
+    Args:
+        seed, position: as of `words`.
+        candidate: its rank among those for the position.
+    """
+    high, low = words(seed, position, COIN, np.array([4 * candidate, 4 * candidate + 1])).tolist()
+    return float((high << 20 | low >> 12) + 0.5) * 2.0**-52

@@ -53,7 +53,7 @@ terms. Less than one part in 2^35 counts as nothing.
 """
 
 SHARE_SLACK: Final = 2.0**-19
-"""How far from a share s a cut by mass counts as being at it, in units of s (1 - s).
+"""How far from a share or a probability s a cut counts as being at it, in units of s (1 - s).
 
 Logits that are float32 logarithms know probabilities to 5 parts in 10^7, and so do sums of them; without
 slack, 0.5 + 0.3 of a law that was written as probabilities would reach 0.8 or not by chance.
@@ -122,6 +122,11 @@ def aimed(share: float, more: bool) -> float:
     """The share of the mass at which the given one counts as reached, or as exceeded."""
     slack = SHARE_SLACK * share * (1.0 - share)
     return share + slack if more else share - slack
+
+
+def min_p_cut(min_p: float) -> np.float32:
+    """ln(min_p), which d is at least; with the same slack as shares of the mass, and none at 1."""
+    return np.float32(math.log(min_p) - SHARE_SLACK * max(0.0, 1.0 - min_p))
 
 
 def log_of(x: float) -> float:

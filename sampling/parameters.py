@@ -233,11 +233,13 @@ class Parameters:
     @property
     def sees_history(self) -> bool:
         """Whether draws depend on which tokens came before."""
+        return bool(self.bad_words) or self.penalises
+
+    @property
+    def penalises(self) -> bool:
+        """Whether a penalty changes anything."""
         return bool(
-            self.bad_words
-            or self.repetition_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
+            self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
         )
 
     @classmethod
@@ -254,6 +256,9 @@ FLOAT32: Final = 3.4028234663852886e38
 
 WHOLE: Final = 2**63 - 1
 """The greatest integer of 64 bits."""
+
+TOKENS: Final = 2**31
+"""Ids of tokens are below, in every engine: they are kept as int32."""
 
 BOUNDS: Final[dict[str, tuple[float, float, str]]] = {
     "temperature": (0.0, FLOAT32, "0 or more, within float32"),
@@ -280,10 +285,11 @@ penalties beyond 2 are refused by vLLM, and by nobody else.
 
 
 def _check_number(name: str, value: Any, least: float, greatest: float, text: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise ValueError(f"{name} is a number, not {value!r}")
+    # An integer may be beyond all floats, and too long to be shown.
     if not least <= value <= greatest:
-        raise ValueError(f"{name} is {text}, not {value!r}")
+        raise ValueError(f"{name} is {text}, not {float('inf') if value > FLOAT32 else value!r}")
 
 
 def _check_whole(name: str, value: Any) -> None:
@@ -297,6 +303,8 @@ def _check_tokens(name: str, tokens: Any) -> None:
     for token in tokens:
         if isinstance(token, bool) or not isinstance(token, int) or token < 0:
             raise ValueError(f"{name} names tokens by their ids, and {token!r} is none")
+        if token >= TOKENS:
+            raise ValueError(f"{name} names token {token}, and ids are below {TOKENS}")
 
 
 def _nearest(name: Any, names: Any) -> str:

@@ -21,7 +21,17 @@ from torch import Tensor
 
 from sortition.sampling import noise
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, NO_TOKEN, Draw, Report, Request
-from sortition.sampling.numerics import MASS_BITS, Float32, Float64, aimed, exp, log_of, mass, mass_times
+from sortition.sampling.numerics import (
+    MASS_BITS,
+    Float32,
+    Float64,
+    aimed,
+    exp,
+    log_of,
+    mass,
+    mass_times,
+    min_p_cut,
+)
 from sortition.sampling.parameters import GREEDY_BELOW, Parameters
 
 FURTHEST: Final = np.finfo(np.float32).min
@@ -76,13 +86,13 @@ class Law:
     def of(self, keep: Mask) -> Law:
         """These tokens alone; the greatest may not be among them."""
         d = self.d[keep]
-        return Law(self.tokens[keep], d - d.max(), self.flags)
+        return Law(self.tokens[keep], plain_zeros(d - d.max()), self.flags)
 
     def tempered(self, temperature: float) -> Law:
         """The law at a temperature."""
         if temperature < GREEDY_BELOW:
             return self.of(best(self, 1, False))
-        return Law(self.tokens, np.maximum(self.d / np.float32(temperature), FURTHEST))
+        return Law(self.tokens, plain_zeros(np.maximum(self.d / np.float32(temperature), FURTHEST)))
 
     def logprob(self, token: int) -> np.float32:
         """ln of the token's probability, -inf for one that cannot be drawn."""
@@ -207,7 +217,12 @@ def shifted(values: Float32) -> Law:
     if flags:
         return Law(tokens, values, flags)
     # Logits so far apart that float32 cannot say how far are still finite.
-    return Law(tokens, np.maximum(values - values.max(), FURTHEST), flags)
+    return Law(tokens, plain_zeros(np.maximum(values - values.max(), FURTHEST)), flags)
+
+
+def plain_zeros(d: Float32) -> Float32:
+    """The same, but every zero is +0: which one a maximum of both gives is not defined."""
+    return d + np.float32(0.0)
 
 
 # Edits: values [vocabulary] -> values.
@@ -373,13 +388,8 @@ def _min_p(law: Law, parameters: Parameters, total: float | None) -> Mask:
     return _or_best(law, law.d >= min_p_cut(parameters.min_p), parameters)
 
 
-def min_p_cut(min_p: float) -> np.float32:
-    """ln(min_p), which d is at least."""
-    return np.float32(math.log(min_p))
-
-
 def _epsilon(law: Law, parameters: Parameters, total: float | None) -> Mask:
-    return _or_best(law, law.mass >= parameters.epsilon * float(law.mass.sum()), parameters)
+    return _or_best(law, law.mass >= aimed(parameters.epsilon, False) * float(law.mass.sum()), parameters)
 
 
 def _eta(law: Law, parameters: Parameters, total: float | None) -> Mask:

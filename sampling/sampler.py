@@ -22,6 +22,7 @@ from sortition.sampling import cpu, reference
 from sortition.sampling.columns import Columns
 from sortition.sampling.constraint import FREE, Constraint, Position
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
+from sortition.sampling.history import Room, grown
 from sortition.sampling.numerics import WIDEST
 from sortition.sampling.parameters import FILTERS, Parameters, Ties
 from sortition.sampling.rules import Constrain, Rule
@@ -43,6 +44,7 @@ class State:
         prompt: int64 [rows, n], ids of the prompts; negative ones are padding.
         output: int64 [rows, m], ids generated so far, as far as any parameter looks at them.
         grammar: where rows are in their grammars, None without any.
+        room: where the output may grow, None for nowhere yet.
     """
 
     seeds: NDArray[np.int64]
@@ -50,13 +52,16 @@ class State:
     prompt: NDArray[np.int64]
     output: NDArray[np.int64]
     grammar: Position | None = None
+    room: Room | None = None
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     def rows(self, index: Sequence[int] | NDArray[np.int64]) -> State:
-        """These rows, in this order."""
+        """These rows, in this order. Rules with a value for each row go by the new order of rows."""
         at = np.asarray(index)
+        if at.ndim != 1:
+            raise ValueError(f"rows are picked by a list of their numbers, not by {index!r}")
         if at.dtype.kind not in "iu" and at.size:
             raise TypeError(f"rows are picked by their numbers, not by {at.dtype}")
         at = at.astype(np.int64)
@@ -64,6 +69,10 @@ class State:
         if grammar is not None:
             grammar = grammar.rows(torch.from_numpy(at).to(grammar.state.device))
         return State(self.seeds[at], self.positions[at], self.prompt[at], self.output[at], grammar)
+
+
+POSITIONS: Final = 2**32
+"""What a position is below: noise takes it as 32 bits."""
 
 
 class Sampler:
@@ -93,6 +102,9 @@ class Sampler:
         raw: whether to report the law of the logits as they come, too.
         on_empty, on_nan, on_infinite: policies.
         backend: which implementation draws.
+
+    Attributes:
+        backend: what draws.
 
     Raises:
         ValueError: rules that contradict each other, or something out of its bounds.
@@ -134,6 +146,8 @@ class Sampler:
         elif self._tables:
             ends = self._tables[0].end_tokens.tolist()
         self._end_tokens = tuple(sorted({_whole("an end token", each) for each in ends}))
+        if self._end_tokens and self._end_tokens[0] < 0:
+            raise ValueError(f"an end token is an id, not {self._end_tokens[0]}")
         if "min_tokens" in stages and not self._end_tokens:
             raise ValueError("min_tokens rules out end tokens, and no vocabulary says which they are")
         self._constraints: dict[torch.device, Constraint] = {}
@@ -147,12 +161,14 @@ class Sampler:
         self._report: dict[str, Any] = {"top": top, "entropy": entropy, "raw": raw}
         if backend not in BACKENDS:
             raise ValueError(f"unknown backend {backend!r}; there are {', '.join(BACKENDS)}")
-        self._backend = BACKENDS[backend]
+        self.backend: Final = BACKENDS[backend]
         self._columns: dict[int, Columns] = {}
         self._columns_of(max([1, *(len(rule) for rule in self._rules)]))
 
     def __repr__(self) -> str:
-        return f"Sampler({', '.join(map(repr, self._rules))}, order={self._shared['order']!r})"
+        parts = [f"Constrain({len(self._tables)} tables)"] if self._tables else []
+        parts = [*parts, *map(repr, self._rules), f"order={self._shared['order']!r}"]
+        return f"Sampler({', '.join(parts)})"
 
     def start(
         self,
@@ -207,38 +223,90 @@ class Sampler:
                 whose policy is "raise".
         """
         _check_logits(logits, len(state))
-        columns = self._columns_of(len(state))
-        columns.check(logits.shape[1])
-        request = Request(
+        request = replace(self.request(state, logits.shape[1]), **self._report)
+        # Until kernels draw on the device, rows come to the host.
+        draw = self.draw(logits.detach().cpu(), request)
+        return draw if logits.device.type == "cpu" else draw.to(logits.device)
+
+    def request(self, state: State, width: int, places: int = 1) -> Request:
+        """What a backend is asked for, without what else there is to report.
+
+        Args:
+            state: of the rows; or of places in their texts, those of a row one after another.
+            width: of the logits.
+            places: how many a row has.
+
+        Raises:
+            ValueError: a rule names a token beyond the logits.
+        """
+        columns = self._columns_of(len(state) // places)
+        if places > 1:
+            columns = columns.rows(np.arange(len(columns)).repeat(places))
+        columns.check(width)
+        self._check_state(state, width)
+        return Request(
             columns=columns,
             seeds=state.seeds,
             positions=state.positions,
             prompt=state.prompt,
-            output=state.output,
+            output=columns.seen(state.output),
             end_tokens=np.tile(np.array(self._end_tokens, np.int64), (len(state), 1)),
-            grammar=self.allowed(state, logits.shape[1]),
-            **self._report,
+            grammar=self.allowed(state, width) if self._tables else None,
         )
-        # Until kernels draw on the device, rows come to the host.
-        host = logits.detach().cpu()
-        draw = self._backend(host, request)
-        if bool(draw.flags.any()):
-            draw = self._settled(draw, host, request)
-        return draw if logits.device.type == "cpu" else draw.to(logits.device)
+
+    def _check_state(self, state: State, width: int) -> None:
+        """That a state is one of this sampler's, as far as can be seen."""
+        if bool(self._tables) != (state.grammar is not None):
+            this, that = ("a", "no") if self._tables else ("no", "a")
+            raise ValueError(
+                f"this sampler has {this} grammar, and the state is of one that has {that} grammar"
+            )
+        if self._end_tokens and self._end_tokens[-1] >= width:
+            raise ValueError(f"end token {self._end_tokens[-1]} is beyond logits of {width} tokens")
+        if len(state) and int(state.positions.max()) >= POSITIONS:
+            raise ValueError(f"a position is below {POSITIONS:,}, not {int(state.positions.max()):,}")
+
+    def draw(self, logits: Tensor, request: Request) -> Draw:
+        """Draw what is asked for, flagged rows as their policies want them.
+
+        Args:
+            logits: float [rows, vocabulary], on the host.
+            request: of the rows.
+
+        Raises:
+            ValueError: a row is flagged whose policy is "raise".
+        """
+        draw = self.backend(logits, request)
+        return self._settled(draw, logits, request) if bool(draw.flags.any()) else draw
+
+    def check_states_of(self, other: Sampler, rows: int) -> None:
+        """That states of another sampler have what this one's rules look at.
+
+        Raises:
+            ValueError: they have no history, or are in other grammars.
+        """
+        if self._tables and (self._tables, self._grammars) != (other._tables, other._grammars):
+            raise ValueError("a sampler cannot go on from states of one that has another grammar")
+        sees, kept = (
+            any(each.sees_history for each in sampler._columns_of(rows).parameters)
+            for sampler in (self, other)
+        )
+        if sees and not kept:
+            raise ValueError("a sampler looks at what was generated, and states are of one that does not")
 
     def advance(self, state: State, tokens: Tensor | Sequence[int]) -> State:
         """The state after each row has generated a token; a negative one is none, and the row stays."""
         ids = _ids("tokens", torch.as_tensor(tokens))
         if ids.shape != (len(state),):
             raise ValueError(f"{tuple(ids.shape)} tokens for {len(state)} rows")
-        output = state.output
+        output, room = state.output, state.room
         if any(each.sees_history for each in self._columns_of(len(state)).parameters):
-            output = np.concatenate([output, ids.numpy()[:, None]], axis=1)
+            output, room = grown(output, ids.numpy(), room)
         grammar = state.grammar
         if grammar is not None:
             grammar = self._constraint(grammar.state.device).step(grammar, ids)
         positions = state.positions + (ids.numpy() >= 0)
-        return replace(state, positions=positions, output=output, grammar=grammar)
+        return replace(state, positions=positions, output=output, grammar=grammar, room=room)
 
     def allowed(self, state: State, width: int) -> NDArray[np.bool_] | None:
         """bool [rows, width]: the tokens that the grammars allow, None where there is no grammar."""
@@ -260,7 +328,7 @@ class Sampler:
             pending[rows] = 0
             if policy == "mend":
                 mended[rows], part = mend(mended[rows], request.rows(np.asarray(rows.numpy())))
-                again = self._backend(mended[rows], part)
+                again = self.backend(mended[rows], part)
                 draw = draw.with_rows(rows, again)
                 pending[rows] = again.flags
             elif policy != "flag":

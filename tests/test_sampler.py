@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -28,6 +29,7 @@ from sortition.sampling.rules import (
     MinTokens,
     PresencePenalty,
     RepetitionPenalty,
+    Rule,
     Temperature,
     TopK,
     TopNSigma,
@@ -583,3 +585,60 @@ def test_reports_are_there_if_asked_for(backend: str) -> None:
 def test_parameters_know_their_names() -> None:
     assert set(STAGES) - {"grammar"} <= set(Parameters.names())
     assert not Parameters().sees_history and Parameters(presence_penalty=0.1).sees_history
+
+
+def test_states_of_one_text_share_their_history() -> None:
+    sampler = Sampler(RepetitionPenalty(1.5))
+    states = [sampler.start(1, seed=0)]
+    for token in range(100):
+        states.append(sampler.advance(states[-1], [token]))
+    for length, state in enumerate(states):
+        assert state.output.tolist() == [list(range(length))]
+    rooms = {id(state.room) for state in states[1:]}
+    assert len(rooms) < 6
+    other = sampler.advance(states[50], [7])
+    assert other.output[0, -1] == 7 and states[51].output[0, -1] == 50
+    assert sampler.advance(copy.deepcopy(states[50]), [8]).output[0, -1] == 8
+    assert states[51].output[0, -1] == 50
+    assert states[50].rows([0, 0]).output.tolist() == [list(range(50))] * 2
+
+
+@pytest.mark.parametrize("order", ["vllm", "llama.cpp"])
+def test_only_what_parameters_look_at_is_asked_for(order: str) -> None:
+    parts = FrequencyPenalty([0.0, 0.5]), BadWords([[[1, 2, 3]], [[2]]])
+    sampler = Sampler(*parts, order=order, penalty_window=5)
+    state = sampler.start(2, seed=0)
+    for token in range(20):
+        state = sampler.advance(state, [token % 4, token % 3])
+    request = sampler.request(state, 8)
+    assert request.output.tolist() == state.output[:, -5:].tolist()
+    paused = sampler.advance(state, [1, -1])
+    assert sampler.request(paused, 8).output.shape == (2, 21)
+    whole = Sampler(*parts, order=order, penalty_window=100)
+    assert whole.request(state, 8).output.shape == (2, 20)
+
+
+def test_states_of_other_samplers_are_refused() -> None:
+    vocabulary = Vocabulary.of([b"a", b"b", b""], end_tokens=[2])
+    constrained = Sampler(Constrain(regex("a").compile(vocabulary)))
+    free = Sampler()
+    logits = torch.zeros(1, 3)
+    with pytest.raises(ValueError, match="this sampler has a grammar, and the state is of one that has no"):
+        constrained(logits, free.start(1, seed=0))
+    with pytest.raises(ValueError, match="this sampler has no grammar, and the state is of one that has a"):
+        free(logits, constrained.start(1, seed=0))
+
+
+def test_end_tokens_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="an end token is an id, not -1"):
+        Sampler(MinTokens(2), end_tokens=[-1])
+    sampler = Sampler(MinTokens(2), end_tokens=[500])
+    with pytest.raises(ValueError, match="end token 500 is beyond logits of 5 tokens"):
+        sampler(torch.zeros(1, 5), sampler.start(1, seed=0))
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+@pytest.mark.parametrize("rule", [Temperature, TopK, MinTokens])
+def test_numbers_beyond_floats_are_refused(rule: type[Rule], value: int) -> None:
+    with pytest.raises(ValueError):
+        rule(value)

@@ -356,6 +356,21 @@ def test_a_share_that_is_reached_on_paper_is_reached(
 
 
 @backends
+@pytest.mark.parametrize("rule", [MinP, Epsilon])
+@settings(max_examples=100, deadline=None)
+@given(cuts=st.sets(st.integers(1, 99), min_size=1, max_size=8), data=st.data())
+def test_a_threshold_that_is_met_on_paper_is_met(
+    backend: str, rule: type[Rule], cuts: set[int], data: st.DataObject
+) -> None:
+    hundredths = [after - before for before, after in pairwise([0, *sorted(cuts), 100])]
+    least = data.draw(st.sampled_from(hundredths))
+    row = torch.tensor([[part / 100 for part in hundredths]]).log()
+    sampler = Sampler(rule(least / (max(hundredths) if rule is MinP else 100)), backend=backend)
+    expected = sum(part >= least for part in hundredths)
+    assert sampler(row, sampler.start(1, seed=0)).kept.tolist() == [expected]
+
+
+@backends
 @settings(max_examples=25, deadline=None)
 @given(row=rows_of_logits((*KINDS[:-1], "tied")), temperature=st.sampled_from([0.0, 1e-12, 9.9e-6]))
 def test_no_temperature_is_argmax(backend: str, row: Tensor, temperature: float) -> None:

@@ -311,3 +311,21 @@ def test_choice() -> None:
         choice([])
     with pytest.raises(Invalid):
         choice(["\ud800"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"logit_bias": {"9" * 5000: 1}},
+        {"logit_bias": {"01": 1, "1": 2}},
+        {"order": "x" * 1_000_000},
+        {"bad_words": [[]] * 100_000},
+    ],
+    ids=["long id", "one token twice", "long name", "many phrases"],
+)
+def test_refusals_are_short_and_soon(fields: dict[str, Any]) -> None:
+    begun = time.process_time()
+    with pytest.raises(RequestError) as refused:
+        check({"sortition": fields})
+    assert len(str(refused.value)) < 3000
+    assert time.process_time() - begun < 1

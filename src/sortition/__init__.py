@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from sortition.sampling.rules import Typical as Typical
     from sortition.sampling.sampler import Sampler as Sampler
     from sortition.sampling.sampler import State as State
+    from sortition.sampling.verification import Verified as Verified
+    from sortition.sampling.verify import drafting as drafting
+    from sortition.sampling.verify import verify as verify
 
 __version__ = "0.1.0"
 
@@ -87,14 +90,17 @@ _HOME = {
     "Typical": "sampling.rules",
     "Unsatisfiable": "grammars.errors",
     "Unsupported": "grammars.errors",
+    "Verified": "sampling.verification",
     "Vocabulary": "grammars.vocabulary",
     "choice": "grammars.choice",
+    "drafting": "sampling.verify",
     "extract": "integrations.extract",
     "generate": "integrations.hf_generate",
     "hf": "integrations.hf",
     "json_schema": "grammars.json_schema",
     "regex": "grammars.regex",
     "request": "integrations.request",
+    "verify": "sampling.verify",
 }
 """Where each public name lives."""
 
