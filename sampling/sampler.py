@@ -279,20 +279,25 @@ class Sampler:
         draw = self.backend(logits, request)
         return self._settled(draw, logits, request) if bool(draw.flags.any()) else draw
 
-    def check_states_of(self, other: Sampler, rows: int) -> None:
-        """That states of another sampler have what this one's rules look at.
+    def taken_over(self, state: State, other: Sampler, places: int = 1) -> State:
+        """The state of another sampler as one of this one's.
+
+        Args:
+            state: of the other's rows; for `places` see `request`.
+            other: the sampler.
 
         Raises:
-            ValueError: they have no history, or are in other grammars.
+            ValueError: it has no history, or is in other grammars, where this one's rules look at them.
         """
         if self._tables and (self._tables, self._grammars) != (other._tables, other._grammars):
-            raise ValueError("a sampler cannot go on from states of one that has another grammar")
+            raise ValueError("a sampler cannot go on from a state of one that has another grammar")
         sees, kept = (
-            any(each.sees_history for each in sampler._columns_of(rows).parameters)
+            any(each.sees_history for each in sampler._columns_of(len(state) // places).parameters)
             for sampler in (self, other)
         )
         if sees and not kept:
-            raise ValueError("a sampler looks at what was generated, and states are of one that does not")
+            raise ValueError("a sampler looks at what was generated, and the state is of one that does not")
+        return state if self._tables else replace(state, grammar=None)
 
     def advance(self, state: State, tokens: Tensor | Sequence[int]) -> State:
         """The state after each row has generated a token; a negative one is none, and the row stays."""

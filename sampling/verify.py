@@ -84,19 +84,19 @@ def verify(
         TypeError: ids that are not whole, or logits that are no floats.
     """
     tokens, tree, methods = _checked(draft_tokens, draft_logits, target_logits, parents, method, state)
-    rows = len(state)
-    drafter = sampler if draft_sampler is None else draft_sampler
-    drafter.check_states_of(sampler, rows)
+    each = tokens.shape[1] + 1
     places = _places(sampler, state, tokens, tree)
+    drafter = sampler if draft_sampler is None else draft_sampler
+    theirs = drafter.taken_over(places, sampler, each)
     drafts = None
     if draft_logits is not None and np.isin(methods, USE_LAWS).any():
-        drafts = drafter.request(places, draft_logits.shape[2], tokens.shape[1] + 1)
+        drafts = drafter.request(theirs, draft_logits.shape[2], each)
     asked = Verification(
         tokens=tokens,
         parents=tree,
         methods=methods,
         coins=np.where(methods == BLOCK, noise.derived(state.seeds, state.positions, 0), state.seeds),
-        targets=sampler.request(places, target_logits.shape[2], tokens.shape[1] + 1),
+        targets=sampler.request(places, target_logits.shape[2], each),
         drafts=drafts,
     )
     # Until kernels verify on the device, rows come to the host.
