@@ -222,11 +222,19 @@ def test_show_refuses_what_it_cannot_use(arguments: list[str]) -> None:
     assert result.stderr.startswith("error: ")
 
 
-def test_a_tokenizer_that_cannot_be_read_is_refused() -> None:
+def test_a_tokenizer_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     result = run("show", "a", "--tokenizer", "missing")
     assert result.exit_code == 2
-    assert "cannot load the tokenizer in missing" in result.stderr
+    assert "there is no folder missing" in result.stderr
+    result = run("show", "a", "--tokenizer", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"cannot load a tokenizer from {tmp_path}: " in result.stderr
+
+
+def test_a_benchmark_without_its_files_is_refused() -> None:
+    result = run("bench", "masks", "--cases", "no.gz", "--tokenizer", "no.model")
+    assert (result.exit_code, result.stderr) == (2, "error: there is no file no.gz\n")
 
 
 def test_the_package_runs_as_a_module() -> None:
