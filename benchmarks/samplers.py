@@ -92,9 +92,15 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(f"faster than ours: {point['peer']} at {point['rows']} rows, {point['setting']}")
 
 
-def main(*, output: Path | None = None, rounds: int = 5) -> None:
+def main(
+    *,
+    rows: Sequence[int] = ROWS,
+    vocabulary: int = VOCABULARY,
+    rounds: int = 5,
+    output: Path | None = None,
+) -> None:
     """Run the benchmark, print the table and save the report."""
-    report = run(installed(), rounds=rounds)
+    report = run(installed(), rows=rows, vocabulary=vocabulary, rounds=rounds)
     show(report, Console())
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

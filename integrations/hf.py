@@ -106,8 +106,10 @@ def hf(
     }
     values = {name: value for name, value in values.items() if value is not None}
     shared = {name: value for name, value in shared.items() if value is not None}
-    tables = [table] if isinstance(table, Table) else list(table or [])
+    tables = _tables(table)
     if not values and not shared and seed is None:
+        if not tables:
+            raise ValueError("nothing to do: a table, a seed or a sampling parameter is needed")
         return GrammarLogitsProcessor(tables, _listed(end_tokens))
     return SamplingLogitsProcessor(tables, values, shared, seed, _listed(end_tokens), _listed(pad_tokens))
 
@@ -165,6 +167,14 @@ class GrammarGeneration(Generation[Position]):
         texts = [torch.cat([grammar, rows[:, self.prompt :]], dim=1) for rows in (ids, known)]
         parent = parents(*texts)
         return None if parent is None else place.rows(parent)
+
+
+def _tables(given: object) -> list[Table | None]:
+    tables = [given] if isinstance(given, Table) else [] if given is None else given
+    if not isinstance(tables, list | tuple) or not all(isinstance(each, Table | None) for each in tables):
+        what = type(given).__name__
+        raise TypeError(f"a table, or one for each prompt, is needed, not a {what}; see Grammar.compile")
+    return list(tables)
 
 
 def _listed(tokens: Tokens) -> list[int] | None:

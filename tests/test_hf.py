@@ -424,5 +424,9 @@ def test_mistakes_are_refused() -> None:
         hf(JSON.table)
     with pytest.raises(ValueError, match="at least one table"):
         hf([None, None])
+    with pytest.raises(ValueError, match="nothing to do: a table, a seed or a sampling parameter is needed"):
+        hf()
+    with pytest.raises(TypeError, match="a table, or one for each prompt, is needed, not a dict"):
+        hf({"type": "object"}, temperature=0.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="history"):
         hf(JSON.table, end_tokens=0)(torch.tensor([1, 2]), torch.zeros(2, SMALL.size))

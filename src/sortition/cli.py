@@ -259,12 +259,16 @@ def _show(
 @bench.command("samplers")
 def _bench_samplers(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the figures.")] = None,
+    rows: Annotated[
+        list[int] | None, typer.Option(min=1, help="Rows of a batch; may be repeated. By default 1, 32, 256.")
+    ] = None,
+    vocabulary: Annotated[int, typer.Option(min=100, help="Tokens of a row.")] = 131_072,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each point.")] = 5,
 ) -> None:
     """What a draw costs: ours, torch's sort, transformers' warpers, vLLM's CPU sampler."""
     from sortition.benchmarks import samplers
 
-    samplers.main(output=output, rounds=rounds)
+    samplers.main(rows=rows or samplers.ROWS, vocabulary=vocabulary, rounds=rounds, output=output)
 
 
 @bench.command("masks")
