@@ -488,7 +488,7 @@ def test_padding_has_to_be_known_where_it_matters(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "at least one table"),
+        ({}, "nothing to do: a table, a seed or a sampling parameter is needed"),
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": [0.5, -1.0]}, "temperature"),
         ({"top_k": [1, 2], "top_p": [0.1, 0.2, 0.3]}, "TopK.*2.*TopP.*3"),
