@@ -1,0 +1,189 @@
+"""All findings on one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sortition.benchmarks.page import card, page, table
+from sortition.benchmarks.printable import escape
+from sortition.benchmarks.probe.findings import Agreement, Attribution, Completions, Findings, Tested
+from sortition.benchmarks.probe.report import figures
+from sortition.benchmarks.probe.report.wording import (
+    VERDICTS,
+    answers,
+    greatest,
+    percent,
+    remedy,
+    same,
+    share,
+)
+
+STYLE: Final = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+
+SHOWN_PROMPTS: Final = 8
+"""Prompts whose texts stand side by side; the JSON has all of them."""
+
+
+def html(findings: Findings) -> str:
+    """The page, as a whole document."""
+    title = f"Does the batch change the output of {findings.target}?"
+    run = f"{len(findings.references)} prompts, {findings.seconds:.0f} s. {_plain(findings.environment)}"
+    return page(title, _cards(findings), style=STYLE, footer=run)
+
+
+def _cards(findings: Findings) -> Iterator[str]:
+    yield _verdict(findings)
+    yield card(
+        "Which conditions give the same bits",
+        figures.classes(findings),
+        note="One column a prompt. Within a column, the same letter stands for the same bits.",
+        wide=True,
+    )
+    for title, note, picture in (
+        (
+            "Margins against noise",
+            "A choice can only flip where the two best scores are closer than noise moves them.",
+            figures.margins(findings),
+        ),
+        (
+            "How long texts stay the same",
+            "Kaplan-Meier estimate under the conditions that change most, with its interval for the first.",
+            figures.survival(findings),
+        ),
+    ):
+        if picture:
+            yield card(title, picture, note=note)
+    located = next((each for each in findings.attributions if each.operations), None)
+    if located is not None:
+        yield card(
+            "Where bits first differ",
+            figures.layers(located),
+            note=f"The model's operations under {located.condition}, first differing step.",
+        )
+    if findings.attributions:
+        yield card("Why", "".join(_cause(each) for each in findings.attributions))
+    if findings.fixes:
+        items = "".join(f"<li>{escape(remedy(fix))}</li>" for fix in findings.fixes)
+        yield card("What helps", f"<ul>{items}</ul>")
+    yield from _texts(findings)
+    yield card("Conditions", _conditions(findings), wide=True)
+    if findings.agreement is not None:
+        yield card("In the measures of the literature", _measures(findings.agreement))
+    yield card("How it was run", table(("option", "value"), _pairs(findings.options)))
+
+
+def _verdict(findings: Findings) -> str:
+    verdict = findings.verdict
+    rows = "".join(f"<dt>{escape(asked)}</dt><dd>{escape(said)}</dd>" for asked, said in answers(findings))
+    reasons = "".join(f"<p>{escape(reason)}</p>" for reason in verdict.reasons)
+    return (
+        f'<section class="wide verdict {verdict.answer}">\n'
+        f"<h2><small>{VERDICTS[verdict.answer]}</small>{escape(verdict.headline)}</h2>\n"
+        f'<dl>{rows}</dl>\n<div class="note">{reasons}</div>\n</section>\n'
+    )
+
+
+def _cause(attribution: Attribution) -> str:
+    said = f"<p><strong>{escape(attribution.condition)}</strong>: {escape(attribution.sentence)}</p>"
+    if attribution.interventions:
+        said += table(
+            ("mended", "same bits before", "after", "time"),
+            (
+                (
+                    each.mended,
+                    f"{each.equal_before}/{each.prompts}",
+                    f"{each.equal_after}/{each.prompts}",
+                    "-" if each.cost is None else f"{each.cost:.2f}×",
+                )
+                for each in attribution.interventions
+            ),
+            numbers=(1, 2, 3),
+        )
+    return said
+
+
+def _conditions(findings: Findings) -> str:
+    return table(
+        ("condition", "same bits", "same text", "largest difference", "flips", "foretold", "seen"),
+        (_condition(tested) for tested in findings.tested),
+        numbers=(1, 2, 3, 4, 5),
+    )
+
+
+def _condition(tested: Tested) -> tuple[str, ...]:
+    if tested.status != "exercised":
+        return (tested.name, "", "", "", "", "", f"{tested.status}: {tested.evidence}")
+    flips = tested.flips
+    return (
+        tested.name,
+        same(tested.bitwise),
+        same(tested.divergence),
+        f"{greatest(tested):.3g}",
+        "-" if flips is None else f"{percent(flips.count / flips.trials) if flips.trials else 0} %",
+        "-" if tested.predicted_flips is None else f"{percent(tested.predicted_flips)} %",
+        tested.evidence,
+    )
+
+
+def _texts(findings: Findings) -> Iterator[str]:
+    several = [each for each in findings.completions if len(each.texts) > 1]
+    if several:
+        shown = "".join(_side_by_side(findings, each) for each in several[:SHOWN_PROMPTS])
+        note = f"{len(several)} prompts have more than one text"
+        if len(several) > SHOWN_PROMPTS:
+            note += f"; these are {SHOWN_PROMPTS} of them"
+        yield card("Texts side by side", shown, note=note + ".", wide=True)
+
+
+def _side_by_side(findings: Findings, completions: Completions) -> str:
+    reference = completions.texts[0]
+    said = (
+        f'<p class="prompt">{escape(findings.references[completions.prompt].text)}</p>\n<div class="texts">'
+    )
+    for text, conditions in zip(completions.texts, completions.conditions, strict=True):
+        common = _common(text, reference)
+        said += (
+            f'<div><div class="note">{escape(", ".join(conditions))}</div>'
+            f"<pre>{escape(text[:common])}<mark>{escape(text[common:])}</mark></pre></div>"
+        )
+    return said + "</div>\n"
+
+
+def _common(one: str, two: str) -> int:
+    """How many characters they begin with alike."""
+    pairs = enumerate(zip(one, two, strict=False))
+    return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(one), len(two)))
+
+
+def _measures(agreement: Agreement) -> str:
+    runs = agreement.runs
+    rows = [
+        (f"TARr@{runs}", "prompts with one text in all runs", share(agreement.tar_raw)),
+        (
+            "Avg_Std@top1_prob",
+            "deviation of the best token's probability",
+            f"{agreement.std_top_probability:.2g}",
+        ),
+    ]
+    if agreement.tar_answers is not None:
+        rows.append((f"TARa@{runs}", "prompts with one answer in all runs", share(agreement.tar_answers)))
+    if agreement.std_accuracy is not None:
+        rows.append(("Std@Acc", "deviation of the accuracy over runs", f"{agreement.std_accuracy:.2g}"))
+    if agreement.divergence_index is not None:
+        rows.append(("Div_Index", "median index of the first other token", f"{agreement.divergence_index:g}"))
+    if agreement.median_survival is not None:
+        rows.append(
+            ("median survival", "tokens until half of the texts differ", f"{agreement.median_survival:g}")
+        )
+    return table(("measure", "what it is", "value"), rows)
+
+
+def _pairs(values: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in values.items()]
+
+
+def _plain(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in _pairs(values))

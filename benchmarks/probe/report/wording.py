@@ -1,0 +1,122 @@
+"""The answers that every report gives, in the same words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sortition.benchmarks.probe.findings import Answer, Attribution, Findings, Fix, Rate, Tested
+
+VERDICTS: Final[dict[Answer, str]] = {
+    "within": "WITHIN THE LIMIT",
+    "exceeded": "THE BATCH CHANGES THE OUTPUT",
+    "inconclusive": "INCONCLUSIVE",
+    "error": "THE PROBE FAILED",
+}
+
+NOISE: Final = frozenset({"operation", "model", "padding", "ties"})
+"""Causes that are arithmetic in another order, and what follows from it."""
+
+
+def answers(findings: Findings) -> list[tuple[str, str]]:
+    """Questions and answers, in the order in which people ask."""
+    said = [("is it a bug?", nature(findings)), ("how often?", frequency(findings))]
+    leading = main_attribution(findings)
+    if leading is not None:
+        if leading.operation or leading.phase:
+            said.append(("where?", place(leading)))
+        said.append(("why?", f"{leading.sentence} [{leading.conclusion}]"))
+    said += [("what helps?", remedy(fix)) for fix in findings.fixes[:1]]
+    return said
+
+
+def main_attribution(findings: Findings) -> Attribution | None:
+    """The worst: corruption before all else, then what is confirmed, then the condition that differs most."""
+    flips = {tested.name: tested.divergence.count if tested.divergence else 0 for tested in findings.tested}
+    ranks = {"suspected corruption": 0, "confirmed": 1, "suspected": 2, "not found": 3}
+    return min(
+        findings.attributions,
+        key=lambda each: (ranks[each.conclusion], -flips.get(each.condition, 0)),
+        default=None,
+    )
+
+
+def nature(findings: Findings) -> str:
+    """Whether what was found is a bug or the arithmetic of floats."""
+    conclusions = {each.conclusion for each in findings.attributions}
+    causes = {each.cause for each in findings.attributions}
+    if "suspected corruption" in conclusions or "corruption" in causes:
+        return "suspected: the differences are larger than rounding can make them"
+    if "sampler" in causes:
+        return "yes: the sampler's choice depends on the batch, with the same scores"
+    if "seed" in causes:
+        return "no: without a seed every run draws anew"
+    if not differing(findings):
+        return "nothing to explain: every condition that took effect gave the same bits"
+    if causes and causes <= NOISE:
+        return "no: floating-point sums in another order"
+    if any(tested.divergence and tested.divergence.count for tested in differing(findings)):
+        return "not known: no cause was found for the differences"
+    return "no flip was seen; the scores differ in their last bits"
+
+
+def frequency(findings: Findings) -> str:
+    """How many prompts get more than one text, and from when on."""
+    agreement = findings.agreement
+    if agreement is None:
+        return "not known: no condition took effect"
+    same = agreement.tar_raw
+    other = Rate(same.trials - same.count, same.trials, 1 - same.high, 1 - same.low, same.confidence)
+    said = f"{share(other)} get more than one text over {agreement.runs} runs"
+    if agreement.divergence_index is not None:
+        said += f"; the first other token is, in the median, number {agreement.divergence_index + 1:g}"
+    return said
+
+
+def place(attribution: Attribution) -> str:
+    """The phase and the operation where bits first differ."""
+    said = f"in {attribution.phase}" if attribution.phase else ""
+    if attribution.operation:
+        said += f"{', ' if said else ''}{attribution.operation}, from inputs that are the same bits"
+    return said
+
+
+def remedy(fix: Fix) -> str:
+    """A fix, and what it did where it was tried."""
+    said = fix.suggestion
+    if fix.tried and fix.restored is not None:
+        said += f" [tried here: {fix.restored} of {fix.prompts} prompts have the same bits with it"
+        said += f", at {fix.cost:.2g} times the time]" if fix.cost is not None else "]"
+    else:
+        said += " [not tried here]"
+    return said
+
+
+def differing(findings: Findings) -> list[Tested]:
+    """Conditions under which some score has other bits."""
+    return [tested for tested in findings.tested if tested.bitwise is not None and tested.bitwise.count]
+
+
+def share(rate: Rate, what: str = "prompts") -> str:
+    """A rate with its interval."""
+    return f"{rate.count} of {rate.trials} {what} ({interval(rate)})"
+
+
+def interval(rate: Rate) -> str:
+    """The bounds of a rate, in per cent, and how sure they are."""
+    return f"{100 * rate.confidence:g} % sure of {percent(rate.low)} to {percent(rate.high)} %"
+
+
+def percent(value: float) -> str:
+    """A share in per cent, rounded to where it can still be told from 0 and 100."""
+    value = 100 * value
+    return f"{value:.0f}" if 1 <= value <= 99 or value in (0, 100) else f"{value:.2g}"
+
+
+def same(rate: Rate | None) -> str:
+    """How many did not: "11/16", "-" where nothing was counted."""
+    return "-" if rate is None else f"{rate.trials - rate.count}/{rate.trials}"
+
+
+def greatest(tested: Tested) -> float:
+    """The greatest difference of scores under a condition."""
+    return max((each.max_abs for each in tested.comparisons), default=0.0)
