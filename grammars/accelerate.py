@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sortition.grammars.background import Background, yield_to_others
+from sortition.grammars.background import Background
 
 _MODULES: Final = ("compose_jit", "machine_jit")
 """Where the loops are: each has `LOOPS`, with the types they are compiled for, and what it `REPLACES`."""
@@ -59,5 +59,4 @@ LOOPS: Final = Background("sortition.grammars.accelerate", _cached, _load)
 """All of them."""
 
 if __name__ == "__main__":
-    yield_to_others()
-    LOOPS.load()
+    LOOPS.compile()

@@ -13,9 +13,15 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
+
+if sys.platform != "win32":
+    import fcntl
 
 SWITCH: Final = "SORTITION_NUMBA"
 """Environment variable; ``0`` turns acceleration off."""
@@ -62,6 +68,17 @@ class Background:
         self._load()
         self.ready = True
 
+    def compile(self) -> None:
+        """Have them in numba's cache; of several processes that want this at once, one does it.
+
+        For a process that does nothing else: whoever waits for it has better things to do with the cores.
+        """
+        if hasattr(os, "nice"):
+            os.nice(10)
+        with _alone(self._module):
+            if not self._cached():
+                self._load()
+
     def _run(self) -> None:
         if _leaving.wait(PATIENCE):
             return
@@ -94,7 +111,12 @@ class Background:
             self._thread.join(timeout=5.0)
 
 
-def yield_to_others() -> None:
-    """For a process that compiles in the background: whoever waits for it has better things to do."""
-    if hasattr(os, "nice"):
-        os.nice(10)
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Wait until no other process of this user is in here by this name, where files can be locked."""
+    if sys.platform == "win32":
+        yield
+    else:
+        with Path(tempfile.gettempdir(), f"{name}.{os.getuid()}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

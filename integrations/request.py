@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sortition.sampling.parameters import Parameters, Ties
+from sortition.sampling.rules import plain
 
 FIELD: Final = "sortition"
 """The key of a request's extra arguments that is ours."""
@@ -89,15 +90,15 @@ def request(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
         "penalty_window": penalty_window,
-        "logit_bias": None if logit_bias is None else dict(logit_bias),
-        "allowed_tokens": None if allowed_tokens is None else list(allowed_tokens),
-        "bad_words": None if bad_words is None else [list(phrase) for phrase in bad_words],
+        "logit_bias": logit_bias,
+        "allowed_tokens": allowed_tokens,
+        "bad_words": bad_words,
         "min_tokens": min_tokens,
-        "order": order if order is None or isinstance(order, str) else list(order),
+        "order": order,
         "ties": ties,
         "min_keep": min_keep,
     }
-    given: dict[str, Any] = {name: value for name, value in sampler.items() if value is not None}
+    given: dict[str, Any] = {name: plain(value) for name, value in sampler.items() if value is not None}
     Parameters(**given)
     fields |= given
     if draw:

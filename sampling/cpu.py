@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sortition.grammars.background import Background, yield_to_others
+from sortition.grammars.background import Background
 from sortition.sampling import reference
 from sortition.sampling.columns import Columns
 from sortition.sampling.draw import NO_TOKEN, Draw, Report, Request
@@ -264,6 +264,5 @@ LOOPS: Final = Background("sortition.sampling.cpu", lambda: is_cached(_loops().d
 """The compiled loops."""
 
 if __name__ == "__main__":
-    yield_to_others()
     # As a module of its own name, because numba files what it compiles under that.
-    importlib.import_module("sortition.sampling.cpu").LOOPS.load()
+    importlib.import_module("sortition.sampling.cpu").LOOPS.compile()

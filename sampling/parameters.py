@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeAlias
 
 Ties: TypeAlias = Literal["exact", "keep"]
@@ -209,10 +210,7 @@ class Parameters:
             _check_tokens("allowed_tokens", self.allowed_tokens)
             if not self.allowed_tokens:
                 raise ValueError("allowed_tokens is empty, so nothing could be drawn")
-        for phrase in self.bad_words:
-            _check_tokens("a phrase of bad_words", phrase)
-            if not phrase:
-                raise ValueError("a phrase of bad_words is empty, which would rule out everything")
+        _check_phrases("bad_words", self.bad_words)
         order = self.resolved_order
         if self.min_p > 1 and order.name != "llama.cpp":
             raise ValueError(f"min_p is from 0 to 1, not {self.min_p!r}")
@@ -284,8 +282,13 @@ penalties beyond 2 are refused by vLLM, and by nobody else.
 """
 
 
+def _is(kind: type, value: Any) -> bool:
+    """Whether a value is such a number, of Python or of numpy; true and false are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def _check_number(name: str, value: Any, least: float, greatest: float, text: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+    if not _is(Real, value) or value != value:
         raise ValueError(f"{name} is a number, not {value!r}")
     # An integer may be beyond all floats, and too long to be shown.
     if not least <= value <= greatest:
@@ -293,7 +296,7 @@ def _check_number(name: str, value: Any, least: float, greatest: float, text: st
 
 
 def _check_whole(name: str, value: Any) -> None:
-    if not isinstance(value, int):
+    if not _is(Integral, value):
         raise ValueError(f"{name} is a whole number, not {value!r}")
 
 
@@ -301,10 +304,19 @@ def _check_tokens(name: str, tokens: Any) -> None:
     if not isinstance(tokens, Iterable) or isinstance(tokens, str):
         raise ValueError(f"{name} is a list of tokens, not {tokens!r}")
     for token in tokens:
-        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+        if not _is(Integral, token) or token < 0:
             raise ValueError(f"{name} names tokens by their ids, and {token!r} is none")
         if token >= TOKENS:
             raise ValueError(f"{name} names token {token}, and ids are below {TOKENS}")
+
+
+def _check_phrases(name: str, phrases: Any) -> None:
+    if not isinstance(phrases, Iterable) or isinstance(phrases, str):
+        raise ValueError(f"{name} is a list of phrases, not {phrases!r}")
+    for phrase in phrases:
+        _check_tokens(f"a phrase of {name}", phrase)
+        if not phrase:
+            raise ValueError(f"a phrase of {name} is empty, which would rule out everything")
 
 
 def _nearest(name: Any, names: Any) -> str:

@@ -22,7 +22,7 @@ class Rule:
     parameter: ClassVar[str]
 
     def __init__(self, value: Any) -> None:
-        self._each = self._listed(_plain(value))
+        self._each = self._listed(plain(value))
         # Out of bounds is said here, where the caller wrote it; of llama.cpp's order, which has the widest.
         for each in self._each:
             Parameters(**{self.parameter: each}, order="llama.cpp")
@@ -64,14 +64,14 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> Any:
-    """The same in Python's own numbers, lists and dicts."""
+def plain(value: Any) -> Any:
+    """The same, of numpy, torch or any container, in Python's own numbers, lists and dicts."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(each) for key, each in value.items()}
+        return {plain(key): plain(each) for key, each in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return value
 
 
@@ -148,9 +148,12 @@ class MinTokens(Rule):
 
 
 class LogitBias(Rule):
-    """See `Parameters.logit_bias`: a mapping from token to bias, or a list of them."""
+    """See `Parameters.logit_bias`: a mapping from token to bias, or one for each row, None for no bias."""
 
     parameter = "logit_bias"
+
+    def _listed(self, value: Any) -> tuple[Any, ...]:
+        return tuple({} if each is None else each for each in super()._listed(value))
 
 
 class AllowedTokens(Rule):

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sortition.grammars.background import Background, yield_to_others
+from sortition.grammars.background import Background
 from sortition.sampling import cpu, verify_reference
 from sortition.sampling.columns import Columns
 from sortition.sampling.draw import NO_TOKEN, Request
@@ -184,6 +184,5 @@ LOOPS: Final = Background("sortition.sampling.verify_cpu", _cached, _load)
 """The compiled loops."""
 
 if __name__ == "__main__":
-    yield_to_others()
     # As a module of its own name, because numba files what it compiles under that.
-    importlib.import_module("sortition.sampling.verify_cpu").LOOPS.load()
+    importlib.import_module("sortition.sampling.verify_cpu").LOOPS.compile()

@@ -223,6 +223,26 @@ def test_acceleration_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> No
     assert not loops.ready and loops._thread is None
 
 
+def test_of_several_processes_one_compiles(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    program = f"""if True:
+        import time
+        from pathlib import Path
+        from sortition.grammars.background import Background
+
+        def load():
+            time.sleep(0.2)
+            with Path({str(cache)!r}).open("a") as file:
+                file.write("compiled")
+
+        Background("sortition.tests", Path({str(cache)!r}).exists, load).compile()
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    processes = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert cache.read_text() == "compiled"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, 2, 240])
 def test_acceleration_comes_and_goes_in_silence(seconds: int, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ NAN_, INF = math.nan, math.inf
         (MinTokens, -1, "min_tokens is 0 or more"),
         (MinTokens, 1.5, "min_tokens is a whole number"),
         (LogitBias, 3, "logit_bias maps tokens to numbers, and 3 does not"),
-        (LogitBias, [{1: 2.0}, None], "logit_bias maps tokens to numbers, and None does not"),
+        (LogitBias, [{1: 2.0}, 3], "logit_bias maps tokens to numbers, and 3 does not"),
         (LogitBias, {"1": 2.0}, "logit_bias names tokens by their ids, and '1' is none"),
         (LogitBias, {-1: 2.0}, "logit_bias names tokens by their ids, and -1 is none"),
         (LogitBias, {1: INF}, "logit_bias of token 1 is -inf or within float32, not inf"),
@@ -95,6 +95,7 @@ NAN_, INF = math.nan, math.inf
         (BadWords, [[]], "a phrase of bad_words is empty"),
         (BadWords, [[1], []], "a phrase of bad_words is empty"),
         (BadWords, [1, 2], "a phrase of bad_words is a list of tokens, not 1"),
+        (BadWords, 3, "a phrase of bad_words is a list of tokens, not 3"),
         (BadWords, ["word"], "a phrase of bad_words is a list of tokens, not 'word'"),
         (BadWords, [[1, -1]], "a phrase of bad_words names tokens by their ids, and -1 is none"),
     ],
@@ -103,6 +104,20 @@ NAN_, INF = math.nan, math.inf
 def test_values_are_refused_where_they_are_written(rule: Any, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rule(value)
+
+
+def test_numbers_may_be_numpy_s() -> None:
+    sampler = Sampler(TopK(np.int64(2)), MinP(np.float32(0.5)), min_keep=np.int64(2))
+    draw = sampler(torch.tensor([[0.0, 9.0, 8.0]]), sampler.start(1, seed=np.uint64(7)))
+    assert draw.kept.tolist() == [2]
+    with pytest.raises(ValueError, match="min_keep is a number"):
+        Sampler(min_keep=np.bool_(True))
+
+
+def test_a_row_without_a_bias() -> None:
+    free, biased = laws("reference", torch.zeros(2, 2), LogitBias([None, {0: -INF}]))
+    assert free.keys() == {0, 1}
+    assert biased.keys() == {1}
 
 
 def test_min_p_above_one_is_llama_cpp_s() -> None:

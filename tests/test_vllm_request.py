@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sortition.grammars.choice import choice
@@ -84,6 +85,13 @@ def test_draws_that_are_understood(fields: Any, draw: dict[str, Any]) -> None:
 def test_a_grammar_and_a_draw() -> None:
     asked = check({"sortition": {"regex": "a+", "temperature": 0.7}})
     assert asked == Asked(Request("regex", '"a+"'), {"temperature": 0.7})
+
+
+def test_a_request_takes_numpy_s_numbers_and_any_container() -> None:
+    fields = request(
+        min_keep=np.int64(2), logit_bias={np.int64(5): np.float32(1.5)}, bad_words=np.array([[1, 2]])
+    )
+    assert fields == {"sortition": {"min_keep": 2, "logit_bias": {5: 1.5}, "bad_words": [[1, 2]]}}
 
 
 def test_every_parameter_can_be_asked_for() -> None:
