@@ -115,6 +115,7 @@ class Tested:
         counts: users do not choose it (neighbours, batch size, ...), so the verdict counts it.
         status: whether it took effect.
         evidence: by what one can tell, or why not.
+        possible: False if the target has nothing to set for it.
         comparisons: one a prompt; none where it was not exercised.
         bitwise: prompts whose scores were not all the same bits.
         divergence: prompts whose text leaves the reference.
@@ -143,6 +144,7 @@ class Tested:
     sequential: str = "undecided"
     seconds: float = 0.0
     reference_seconds: float = 0.0
+    possible: bool = True
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,7 @@ class Attribution:
         operations: all that were compared, in the order they ran.
         row_classes: of the micro-probe.
         interventions: in the order they were tried; the first is the suspect alone.
+        shared_by: other conditions with the same bits, which need no look of their own.
     """
 
     condition: str
@@ -268,6 +271,7 @@ class Attribution:
     operations: tuple[Operation, ...] = ()
     row_classes: tuple[RowClasses, ...] = ()
     interventions: tuple[Intervention, ...] = ()
+    shared_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -278,7 +282,8 @@ class Fix:
         cause: of which attribution.
         suggestion: one sentence, with the option to set.
         conditions: names of the conditions it is for.
-        tried: it was applied here; then `restored` prompts of `prompts` had the bits of their reference.
+        tried: it was applied here; then `restored` prompts of `prompts` had the bits of their reference, and
+            `same_tokens` its tokens.
         cost: processor time with it over processor time without; None where it was not applied.
     """
 
@@ -289,6 +294,7 @@ class Fix:
     restored: int | None = None
     prompts: int | None = None
     cost: float | None = None
+    same_tokens: int | None = None
 
 
 @dataclass(frozen=True)

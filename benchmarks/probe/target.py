@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import torch
 from torch import Tensor
+
+from sortition.benchmarks.probe.bisect import Recorded
 
 Value: TypeAlias = bool | int | float | str
 Settings: TypeAlias = tuple[tuple[str, Value], ...]
@@ -164,3 +168,22 @@ class Chooses(Protocol):
 
     def choose(self, scores: Tensor, condition: Condition, step: int) -> list[int]:
         """What it takes from each row of scores [rows, vocabulary], at a step, as the rows of one batch."""
+
+
+@runtime_checkable
+class Inspects(Protocol):
+    """A target whose model can be looked into, and mended for an experiment."""
+
+    def record(
+        self, prompts: Sequence[Prompt], index: int, condition: Condition, forced: Sequence[int]
+    ) -> Mapping[str, Recorded]:
+        """What every operation does with one prompt and the tokens that it is told to go on with, by name."""
+
+    def can_mend(self, kind: str) -> bool:
+        """Whether operations of this kind can be made independent of the batch."""
+
+    def mended(self, kinds: Collection[str]) -> AbstractContextManager[None]:
+        """While entered, operations of these kinds are independent of the batch, in every run."""
+
+    def linear(self, kind: str) -> tuple[int, int, torch.dtype] | None:
+        """Inputs, outputs and numbers of linear layers of this kind; None if it is none."""

@@ -1,0 +1,128 @@
+"""The axes along which runs may differ, and the conditions that a probe tries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from sortition.benchmarks.probe.target import Condition, Settings, Value
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that may differ between two runs.
+
+    Attributes:
+        name: in settings.
+        counts: users do not choose it, so that the verdict counts what it changes. The others are choices:
+            they may well change scores, and are there to be tried as remedies.
+        meaning: for people.
+    """
+
+    name: str
+    counts: bool
+    meaning: str
+
+
+AXES: Final = {
+    axis.name: axis
+    for axis in (
+        Axis("rerun", True, "the same once more"),
+        Axis("process", True, "the same in a fresh process"),
+        Axis("batch_size", True, "rows that run together, copies of the prompt unless neighbours are given"),
+        Axis("position", True, "where in the batch the prompt is, first or last"),
+        Axis("neighbours", True, "other texts in the other rows: other of the same length, or longer"),
+        Axis("padding", True, "pad tokens on the left"),
+        Axis("chunk", True, "tokens of the prompt that are read in one pass"),
+        Axis("prefix_cache", True, "the prompt's beginning was read for another request before: warm"),
+        Axis("drafts", True, "tokens that speculative decoding guesses in one pass"),
+        Axis("logprobs", True, "log-probabilities are asked for"),
+        Axis("threads", False, "threads of a process"),
+        Axis("attention", False, "implementation of attention"),
+        Axis("dtype", False, "numbers of the whole model"),
+        Axis("lm_head", False, "numbers of the last layer"),
+        Axis("seed", False, "tokens are drawn by the target's own sampler under this seed"),
+        Axis("draw", False, "tokens are drawn by Sortition's sampler under this seed"),
+    )
+}
+
+BATCH_SIZES: Final = (2, 4, 8, 16)
+"""Where kernels change their ways: vectors, small and larger tiles. More with the option."""
+PADDING: Final = (1, 8)
+DRAFTS: Final = 4
+CHUNK: Final = 4
+"""Short, so that ordinary prompts have several."""
+SEED: Final = 7
+COMPANY: Final = 8
+"""Rows, where the question is not how many."""
+
+
+def condition(*varies: tuple[str, Value], given: Settings = ()) -> Condition:
+    """A condition of settings; raises ValueError for an axis that is not known."""
+    for axis, _ in (*varies, *given):
+        if axis not in AXES:
+            raise ValueError(f"there is no axis {axis!r}; there are {', '.join(AXES)}")
+    return Condition(tuple(varies), given)
+
+
+def plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
+    """What is tried: axes one at a time, pairs of them, and what varies again under each likely remedy."""
+    company: tuple[str, Value] = ("batch_size", COMPANY)
+    padding: tuple[str, Value] = ("padding", PADDING[-1])
+    single = [
+        condition(("rerun", True)),
+        condition(("process", "fresh")),
+        *(condition(("batch_size", rows)) for rows in batch_sizes),
+        *(condition(("padding", count)) for count in PADDING),
+        condition(("chunk", CHUNK)),
+        condition(("prefix_cache", "warm")),
+        condition(("drafts", DRAFTS)),
+        condition(("logprobs", 5)),
+        condition(("threads", 2 if torch.get_num_threads() == 1 else 1)),
+        condition(("attention", "eager")),
+        condition(("lm_head", "float32")),
+        condition(("dtype", "float32")),
+    ]
+    pairs = [
+        condition(company, ("position", "last")),
+        condition(company, ("neighbours", "other")),
+        condition(company, ("neighbours", "longer")),
+        condition(company, padding),
+    ]
+    remedied = [
+        condition(padding, given=(("attention", "eager"),)),
+        condition(company, given=(("lm_head", "float32"),)),
+        condition(company, given=(("dtype", "float32"),)),
+        condition(company, ("position", "last"), given=(("seed", SEED),)),
+        condition(company, ("position", "last"), given=(("draw", SEED),)),
+    ]
+    return (*single, *pairs, *remedied)
+
+
+def parse(text: str) -> Condition:
+    """A condition as `Condition.name` writes it: "batch_size 8 and position last, given attention eager".
+
+    Raises:
+        ValueError: it is not one.
+    """
+    varies, _, given = text.partition(", given ")
+    return condition(*_settings(varies), given=_settings(given) if given else ())
+
+
+def _settings(text: str) -> Settings:
+    pairs = (part.strip().partition(" ") for part in text.split(" and "))
+    return tuple((axis, _value(value)) for axis, _, value in pairs)
+
+
+def _value(text: str) -> Value:
+    if not text:
+        return True
+    return int(text) if text.isdigit() else text
+
+
+def counts(tried: Condition) -> bool:
+    """Whether only things vary that users do not choose, and nothing is given."""
+    return all(AXES[axis].counts for axis, _ in tried.varies) and not tried.given
