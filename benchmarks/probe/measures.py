@@ -158,7 +158,8 @@ def margin_noise(base: Run, other: Run) -> list[float]:
     changes = []
     for step in range(common_steps(base, other)):
         one, two = _aligned(base, other, step)
-        if len(one) < 2:
+        if len(one) < 2 or torch.equal(one, two):
+            changes.append(0.0)
             continue
         top = one.double().topk(2).indices
         change = (two.double() - one.double())[top]

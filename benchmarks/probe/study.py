@@ -35,6 +35,7 @@ class Options:
         confidence: of intervals.
         attribute: whether to look for causes.
         asked: users named the conditions themselves.
+        block: prompts that run before the sequential test looks again.
     """
 
     steps: int = 12
@@ -43,6 +44,7 @@ class Options:
     confidence: float = 0.95
     attribute: bool = True
     asked: bool = False
+    block: int = BLOCK
 
 
 def study(
@@ -182,7 +184,7 @@ class _Study:
         evidence = ""
         decision: rates.Decision = "undecided"
         while decision == "undecided" and len(comparisons) < len(self._prompts):
-            block = range(len(comparisons), min(len(comparisons) + BLOCK, len(self._prompts)))
+            block = range(len(comparisons), min(len(comparisons) + self._options.block, len(self._prompts)))
             outcome = self._run(block, condition, base)
             if not outcome.evidence.took_effect:
                 return replace(tested, evidence=outcome.evidence.seen)

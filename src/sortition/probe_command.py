@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -85,6 +86,9 @@ def probe(
         )
         conditions = _conditions(condition, batch_size, sampler)
         target, texts = _sampler() if sampler else _model(model, dtype, attention, prompts)
+        if sampler:
+            # All texts at once: the largest batch is as large.
+            options = replace(options, block=len(texts))
         kept = None if output is None else output.with_name(output.name + ".partial")
         findings = _study(target, texts, conditions, options, kept, quiet)
         _write(findings, output, page, junit)
