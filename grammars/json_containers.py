@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import product
+from typing import Final, TypeAlias
 
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, concat, literal
 from sortition.grammars.json_whitespace import Whitespace
+from sortition.grammars.schema_ways import Counted, Marks
 
 MEMBER_BUDGET: Final = 20_000
 """Members that are told apart in one container (by place or by count)."""
+
+
+Value: TypeAlias = Sequence[tuple[Expr, Marks]]
+"""The ways to write the value of a member."""
+Item: TypeAlias = Sequence[tuple[Expr, Counted]]
+"""The ways to write an item of an array."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,21 +27,8 @@ class Member:
     """A declared key of an object: how it and its value are written, and whether it must be there."""
 
     key: Expr
-    value: Expr
+    value: Value
     required: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Item:
-    """How an item of an array is written: as one that is not counted, and as one that is."""
-
-    plain: Expr
-    counted: Expr = NOTHING
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether there can be no such item."""
-        return self.plain is NOTHING and self.counted is NOTHING
 
 
 class _Edges:
@@ -59,9 +54,10 @@ class _Edges:
 
 def object_of(
     members: Sequence[Member],
-    others: Sequence[tuple[Expr, Expr]],
+    others: Sequence[tuple[Expr, Value]],
     low: int,
     high: int | None,
+    wishes: int,
     whitespace: Whitespace,
 ) -> Expr:
     """An object with the declared members in order and any others between them.
@@ -70,9 +66,10 @@ def object_of(
         members: the declared members, in the order in which they are written.
         others: key and value of the members that are not declared.
         low, high: how many members there are, None for no upper bound.
+        wishes: how many wishes the members must have fulfilled at the end.
 
-    The node ("member", i, n) stands before a member when i declared members are past and n members are
-    written; ("after", i, n) stands after one. n stays 0 where the count decides nothing.
+    The node ("member", i, n, m) stands before a member when i declared members are past, n members are
+    written and m is fulfilled; ("after", i, n, m) stands after one. n stays 0 where counts decide nothing.
     """
     required = sum(member.required for member in members)
     counted = low > required or (high is not None and (bool(others) or high < len(members)))
@@ -84,29 +81,50 @@ def object_of(
     colon = concat(whitespace.before_colon, literal(b":"), whitespace.after_colon)
     comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
     close = concat(whitespace.before_close, literal(b"}"))
-    bodies = [concat(member.key, colon, member.value) for member in members]
-    other = alternative(*(concat(key, colon, value) for key, value in others))
+    bodies = [_by_marks([(concat(member.key, colon), member.value)]) for member in members]
+    other = _by_marks([(concat(key, colon), value) for key, value in others])
+    every = (1 << wishes) - 1
     edges = _Edges()
-    for count in range(top + 1):
+    for count, done in product(range(top + 1), _reached([*bodies, other])):
         full = most is not None and count >= most
         following = 0 if not counted else count + 1 if most is not None else min(count + 1, top)
         for place in range(len(members) + 1):
-            before, after = ("member", place, count), ("after", place, count)
+            before, after = ("member", place, count, done), ("after", place, count, done)
             if not full:
                 if place < len(members):
-                    edges.add(before, bodies[place], ("after", place + 1, following))
+                    for marks, body in bodies[place].items():
+                        edges.add(before, body, ("after", place + 1, following, done.then(marks)))
                     if not members[place].required:
-                        edges.add(before, EMPTY, ("member", place + 1, count))
-                if other is not NOTHING:
-                    edges.add(before, other, ("after", place, following))
-                if place < len(members) or other is not NOTHING:
+                        edges.add(before, EMPTY, ("member", place + 1, count, done))
+                for marks, body in other.items():
+                    edges.add(before, body, ("after", place, following, done.then(marks)))
+                if place < len(members) or other:
                     edges.add(after, comma, before)
-            if place >= last_required and count >= least:
+            if place >= last_required and count >= least and done.kept | done.last == every:
                 edges.add(after, close, "end")
-    edges.add("start", concat(literal(b"{"), whitespace.after_open), ("member", 0, 0))
-    if last_required == 0 and low == 0:
+    edges.add("start", concat(literal(b"{"), whitespace.after_open), ("member", 0, 0, Marks()))
+    if last_required == 0 and low == 0 and not wishes:
         edges.add("start", concat(literal(b"{"), whitespace.inside_empty, literal(b"}")), "end")
     return edges.graph("start", "end")
+
+
+def _by_marks(members: Iterable[tuple[Expr, Value]]) -> dict[Marks, Expr]:
+    """What may stand in place of a member, by what it fulfils."""
+    bodies: dict[Marks, list[Expr]] = {}
+    for key, value in members:
+        for expr, marks in value:
+            if expr is not NOTHING:
+                bodies.setdefault(marks, []).append(concat(key, expr))
+    return {marks: alternative(*parts) for marks, parts in bodies.items()}
+
+
+def _reached(steps: Iterable[Iterable[Marks]]) -> list[Marks]:
+    """Everything that may be fulfilled after some members."""
+    marks = {mark for step in steps for mark in step}
+    reached = [Marks()]
+    for done in reached:
+        reached.extend({done.then(each) for each in marks}.difference(reached))
+    return reached
 
 
 def array_of(
@@ -114,7 +132,7 @@ def array_of(
     others: Item,
     low: int,
     high: int | None,
-    wanted: tuple[int, int | None],
+    wanted: Sequence[tuple[int, int | None]],
     whitespace: Whitespace,
 ) -> Expr:
     """An array with these first items and then others.
@@ -123,33 +141,33 @@ def array_of(
         first: the items one by one.
         others: every further item.
         low, high: how many items there are, None for no upper bound.
-        wanted: how many items are of the counted kind, None for no upper bound.
+        wanted: how many items there are of each kind that is counted, None for no upper bound.
 
-    The node ("item", i, n) stands before item i when n of the counted kind are past; ("after", i, n) stands
-    after i items. Places and counts that decide nothing more are one.
+    The node ("item", i, c) stands before item i when the counted kinds have occurred c times; ("after", i, c)
+    stands after i items. Places and counts that decide nothing more are one.
     """
-    endless = high is None and not others.is_nothing
+    is_nothing = all(expr is NOTHING for expr, _ in others)
+    endless = high is None and not is_nothing
     longest = max(len(first), low, 1) if endless else len(first)
     if high is not None:
-        longest = min(longest, high) if others.is_nothing else high
-    least, most = wanted
-    top = least if most is None else most
+        longest = min(longest, high) if is_nothing else high
+    tops = [least if most is None else most for least, most in wanted]
     comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
     close = concat(whitespace.before_close, literal(b"]"))
     edges = _Edges()
-    for count in range(top + 1):
+    for counts in product(*(range(top + 1) for top in tops)):
         for index in range(longest + endless):
-            item = first[index] if index < len(first) else others
-            after = ("after", min(index + 1, longest))
-            edges.add(("item", index, count), item.plain, (*after, count))
-            if count < top or most is None:
-                edges.add(("item", index, count), item.counted, (*after, min(count + 1, top)))
+            after = min(index + 1, longest)
+            for expr, counted in first[index] if index < len(first) else others:
+                sums = [count + step for count, step in zip(counts, counted, strict=True)]
+                if all(most is None or total <= most for total, (_, most) in zip(sums, wanted, strict=True)):
+                    edges.add(("item", index, counts), expr, ("after", after, tuple(map(min, sums, tops))))
             if index:
-                edges.add(("after", index, count), comma, ("item", index, count))
-        if count >= least:
+                edges.add(("after", index, counts), comma, ("item", index, counts))
+        if all(count >= least for count, (least, _) in zip(counts, wanted, strict=True)):
             for index in range(max(low, 1), longest + 1):
-                edges.add(("after", index, count), close, "end")
-    edges.add("start", concat(literal(b"["), whitespace.after_open), ("item", 0, 0))
-    if low == 0 and least == 0:
+                edges.add(("after", index, counts), close, "end")
+    edges.add("start", concat(literal(b"["), whitespace.after_open), ("item", 0, (0,) * len(tops)))
+    if low == 0 and not any(least for least, _ in wanted):
         edges.add("start", concat(literal(b"["), whitespace.inside_empty, literal(b"]")), "end")
     return edges.graph("start", "end")

@@ -7,7 +7,6 @@ numbers). Every member has a spelling. Without any condition the whole syntax of
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
@@ -66,12 +65,11 @@ NUMBER: Final = concat(INTEGER, optional(_FRACTION), optional(_ANY_EXPONENT))
 
 @lru_cache(maxsize=CACHED_SETS)
 def number(numbers: Numbers) -> Expr:
-    """The spellings of the numbers of a set; `refused` is not looked at.
+    """The spellings of the numbers of a set.
 
     Raises:
         Unsupported, TooLarge: `divisors` that need too many states.
     """
-    numbers = replace(numbers, refused=())
     if numbers == Numbers():
         return NUMBER
     if numbers == Numbers(integral=True):

@@ -8,23 +8,22 @@ rule is used, which is found out once all rules are known.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from sortition.grammars.automaton import Automaton
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import NOTHING, Call, Expr, alternative, concat, literal
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_characters import Spelling
-from sortition.grammars.json_containers import Item, Member, array_of, object_of
+from sortition.grammars.json_containers import Member, array_of, object_of
 from sortition.grammars.json_numbers import NUMBER, number
 from sortition.grammars.json_strings import (
     any_string,
     finite,
-    language,
     language_of_any,
     of_language,
     other_words,
@@ -33,22 +32,22 @@ from sortition.grammars.json_strings import (
     word,
 )
 from sortition.grammars.json_whitespace import ALL_DEPTHS, CACHED_POLICIES, INDENTS, Policy, Whitespace
-from sortition.grammars.schema_assertions import opposite, terms
+from sortition.grammars.schema_assertions import terms
 from sortition.grammars.schema_document import Document
 from sortition.grammars.schema_facts import (
     Arrays,
     Containing,
     Facts,
+    Having,
     Numbers,
     Objects,
     Strings,
     Terms,
-    joined,
-    of_value,
 )
-from sortition.grammars.schema_keys import classes, declared, terms_of
+from sortition.grammars.schema_keys import classes, declared, is_key, keys_of, terms_of
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_origin import Kind, Origin
+from sortition.grammars.schema_ways import Counted, Marks, item_ways, member_ways
 from sortition.grammars.subsets import STATE_BUDGET
 
 RULE_BUDGET: Final = 30_000
@@ -77,6 +76,9 @@ tokens 1.5 MiB instead of 2.9 MiB; but ten times as many of its moves need a loo
 Part: TypeAlias = "str | Numbers | Strings | Arrays | Objects"
 """What a rule accepts: one of the words null, true and false, or a set of values of one type."""
 Names: TypeAlias = tuple[str, ...]
+_Ways: TypeAlias = list[tuple[Names, Marks]]
+_Counts: TypeAlias = list[tuple[Names, Counted]]
+_Way = TypeVar("_Way", Marks, Counted)
 
 _KINDS: Final[dict[type, Kind]] = {Numbers: "number", Strings: "string", Arrays: "array", Objects: "object"}
 _FREE: Final = {
@@ -148,10 +150,11 @@ class _ObjectPlan:
     """An object rule before whitespace is known: keys and values by the names of their rules."""
 
     origin: Origin
-    members: list[tuple[str, Names, bool]]
-    others: list[tuple[str, Names]]
+    members: list[tuple[str, _Ways, bool]]
+    others: list[tuple[str, _Ways]]
     low: int
     high: int | None
+    wishes: int
 
     @property
     def places(self) -> int:
@@ -160,22 +163,21 @@ class _ObjectPlan:
 
     def inner(self) -> Iterator[str]:
         """The rules of all values inside."""
-        for _, value, _ in self.members:
-            yield from value
-        for _, value in self.others:
-            yield from value
+        for value in [*(value for _, value, _ in self.members), *(value for _, value in self.others)]:
+            for names, _ in value:
+                yield from names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ArrayPlan:
-    """An array rule before whitespace is known; an item is what is not counted and what is."""
+    """An array rule before whitespace is known."""
 
     origin: Origin
-    first: list[tuple[Names, Names]]
-    others: tuple[Names, Names]
+    first: list[_Counts]
+    others: _Counts
     low: int
     high: int | None
-    wanted: tuple[int, int | None]
+    wanted: list[tuple[int, int | None]]
 
     @property
     def places(self) -> int:
@@ -184,9 +186,9 @@ class _ArrayPlan:
 
     def inner(self) -> Iterator[str]:
         """The rules of all values inside."""
-        for plain, counted in [*self.first, self.others]:
-            yield from plain
-            yield from counted
+        for item in [*self.first, self.others]:
+            for names, _ in item:
+                yield from names
 
 
 class _Lowering:
@@ -263,8 +265,6 @@ class _Lowering:
             raise Origin.of(terms, "string").error(
                 TooLarge, f"the choices leave more than {MANY} different sets of strings"
             )
-        for refusal in (refusal for strings in sets for refusal in strings.refused):
-            raise refusal.error
         with _placed(terms):
             automaton = language_of_any(sets)
         self._count(len(automaton), terms)
@@ -282,8 +282,9 @@ class _Lowering:
         name = self._names.get(part)
         if name is not None:
             return name
-        for refusal in part.refused:
-            raise refusal.error
+        if isinstance(part, Arrays):
+            for refusal in part.refused:
+                raise refusal.error
         if part in _FREE:
             name = _FREE[part]
             self._is_free = True
@@ -322,22 +323,24 @@ class _Lowering:
         return name if name not in self.rules else f"{name} ({len(self.rules)})"
 
     def _object(self, objects: Objects, origin: Origin) -> _ObjectPlan:
+        cases, having = self.logic.cases, objects.having
         names = declared(objects)
         members = []
         for key in names:
-            value = self.value(terms_of(objects, key))
-            if objects.names and not self.logic.possible((of_value(key), *objects.names)):
-                value = ()
+            value: _Ways = []
+            if is_key(key, objects.names, cases):
+                met = [i for i, each in enumerate(having) if is_key(key, each.names, cases)]
+                value = self._member(terms_of(objects, key), having, met, False)
             if value or key in objects.required:
                 rule = f"key {json.dumps(key)}"
                 self.origins.setdefault(rule, origin)
                 self._string_rule(rule, (), partial(word, key))
                 members.append((rule, value, key in objects.required))
         others = []
-        for keys, value_terms in classes(objects, frozenset(names)):
-            value = self.value(value_terms)
+        for keys in classes(objects, frozenset(names), cases):
+            value = self._member(keys.value, having, keys.met, True)
             if value:
-                rule = self._other_key(frozenset(names), keys, objects.names)
+                rule = self._other_key(frozenset(names), keys.automaton, objects.names)
                 self.origins.setdefault(rule, origin)
                 others.append((rule, value))
         # Keys that are not declared may repeat, and only one of them is sure to be a member more.
@@ -348,7 +351,13 @@ class _Lowering:
                 keyword="minProperties",
                 hint="declare the keys and set additionalProperties to false",
             )
-        return _ObjectPlan(origin, members, others, objects.low, objects.high)
+        return _ObjectPlan(origin, members, others, objects.low, objects.high, len(having))
+
+    def _member(self, value: Terms, having: Sequence[Having], met: Sequence[int], repeats: bool) -> _Ways:
+        """The rules for the value of a member, by the wishes that it fulfils."""
+        ways = member_ways(value, having, met, repeats, self.logic.possible)
+        named = [(self.value(terms), marks) for terms, marks in ways]
+        return [(value_names, marks) for value_names, marks in named if value_names]
 
     def _other_key(self, names: frozenset[str], keys: Automaton | None, name_terms: Terms) -> str:
         """The rule for keys that are not declared: those of an automaton, or all, under `propertyNames`."""
@@ -361,39 +370,26 @@ class _Lowering:
         if keys is None:
             keys = any_string().difference(finite(names))
         if name_terms:
-            allowed = Automaton.of(NOTHING)
-            for facts in self.logic.cases(name_terms):
-                if facts.string is not None:
-                    for refusal in facts.string.refused:
-                        raise refusal.error
-                    allowed = allowed.union(language(facts.string))
-            keys = keys.intersect(allowed)
+            keys = keys.intersect(keys_of(name_terms, self.logic.cases))
         rule = self._fresh("a key of a pattern")
         self._string_rule(rule, name_terms, partial(of_language, keys, True))
         return rule
 
     def _array(self, arrays: Arrays, origin: Origin) -> _ArrayPlan:
-        if len(arrays.contains) > 1:
-            raise arrays.contains[1].schema.error(
-                Unsupported, "contains", "only one contains can be enforced for the same array"
-            )
-        contains = arrays.contains[0] if arrays.contains else None
-        first = [self._item(item, contains) for item in arrays.first]
-        others = self._item(arrays.others, contains)
-        at_most_one = not any(others) and len(first) <= 1
+        start = max((each.start for each in arrays.contains), default=0)
+        listed = max(len(arrays.first), start)
+        first = [self._item(arrays.item(index), arrays.contains, index) for index in range(listed)]
+        others = self._item(arrays.others, arrays.contains, listed)
+        at_most_one = not others and len(first) <= 1
         if arrays.unique and not at_most_one and (arrays.high is None or arrays.high > 1):
             raise arrays.unique[0].error
-        wanted = (0, None) if contains is None else (contains.low, contains.high)
+        wanted = [(each.low, each.high) for each in arrays.contains]
         return _ArrayPlan(origin, first, others, arrays.low, arrays.high, wanted)
 
-    def _item(self, item: Terms, contains: Containing | None) -> tuple[Names, Names]:
-        """The rules for an item that does not count for `contains`, and for one that does."""
-        if contains is None:
-            return self.value(item), ()
-        counted = self.value(joined(item, contains.terms))
-        if contains.high is None:
-            return self.value(item), counted
-        return (self.value(joined(item, opposite(contains.terms))) if contains.terms else ()), counted
+    def _item(self, item: Terms, contains: Sequence[Containing], index: int) -> _Counts:
+        """The rules for an item, by what it counts for."""
+        named = [(self.value(terms), counted) for terms, counted in item_ways(item, contains, index)]
+        return [(names, counted) for names, counted in named if names]
 
     def _call(self, names: Names) -> Expr:
         """Any one of the rules; the same object for the same rules."""
@@ -401,6 +397,9 @@ class _Lowering:
         if expr is None:
             expr = self._calls[names] = alternative(*(Call(name) for name in names))
         return expr
+
+    def _calls_of(self, ways: Sequence[tuple[Names, _Way]]) -> list[tuple[Expr, _Way]]:
+        return [(self._call(names), way) for names, way in ways]
 
     def _depths(self, root: Names) -> dict[str, int]:
         """The depths (bits) at which each container rule is used; what accepts anything is ready for all."""
@@ -429,12 +428,12 @@ class _Lowering:
         try:
             if isinstance(plan, _ObjectPlan):
                 members = [
-                    Member(Call(key), self._call(value), needed) for key, value, needed in plan.members
+                    Member(Call(key), self._calls_of(value), needed) for key, value, needed in plan.members
                 ]
-                others = [(Call(key), self._call(value)) for key, value in plan.others]
-                return object_of(members, others, plan.low, plan.high, whitespace)
-            first = [Item(self._call(plain), self._call(counted)) for plain, counted in plan.first]
-            others_item = Item(self._call(plan.others[0]), self._call(plan.others[1]))
+                others = [(Call(key), self._calls_of(value)) for key, value in plan.others]
+                return object_of(members, others, plan.low, plan.high, plan.wishes, whitespace)
+            first = [self._calls_of(item) for item in plan.first]
+            others_item = self._calls_of(plan.others)
             return array_of(first, others_item, plan.low, plan.high, plan.wanted, whitespace)
         except TooLarge as error:
             raise plan.origin.error(TooLarge, error.reason, error.hint) from None
@@ -498,6 +497,6 @@ def _free_rules(policy: Policy, called: bool) -> Mapping[str, Expr]:
         **text.rules,
         **whitespace.rules,
         **key.rules,
-        "any object": object_of([], [(Call("any key"), value)], 0, None, whitespace),
-        "any array": array_of([], Item(value), 0, None, (0, None), whitespace),
+        "any object": object_of([], [(Call("any key"), [(value, Marks())])], 0, None, 0, whitespace),
+        "any array": array_of([], [(value, ())], 0, None, (), whitespace),
     }

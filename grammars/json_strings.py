@@ -46,7 +46,7 @@ _Named: TypeAlias = tuple[tuple[str, bool], ...]
 
 
 def string(strings: Strings, called: bool) -> Spelling:
-    """The spellings of the strings of a set; `called` as in `Characters`, `refused` is not looked at.
+    """The spellings of the strings of a set; `called` as in `Characters`.
 
     Raises:
         Invalid, Unsupported: a pattern that is none or uses what is not regular.
@@ -54,7 +54,7 @@ def string(strings: Strings, called: bool) -> Spelling:
     """
     patterns, formats = _checked(strings)
     with _placed(strings):
-        return _string(replace(strings, patterns=(), formats=(), refused=()), patterns, formats, called)
+        return _string(replace(strings, patterns=(), formats=()), patterns, formats, called)
 
 
 def exists(strings: Strings) -> bool:

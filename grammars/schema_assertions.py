@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from sortition.grammars.errors import Invalid, Unsupported
 from sortition.grammars.formats import FORMATS
-from sortition.grammars.schema_document import Schema
+from sortition.grammars.schema_document import NO_VALUES, Schema
 from sortition.grammars.schema_facts import (
     ANYTHING,
+    IMPOSSIBLE,
     Arrays,
     Containing,
     Facts,
+    Having,
     Members,
     Negation,
     Numbers,
@@ -44,21 +46,6 @@ _NEUTRAL: Final = frozenset(
 )
 """Keywords that say nothing by themselves."""
 
-_IN_PLACE: Final = [
-    "$ref",
-    "$dynamicRef",
-    "$recursiveRef",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
-    "if",
-    "dependentSchemas",
-    "dependencies",
-    "contains",
-]
-"""Keywords whose schemas look at the same value, and may evaluate its members."""
-
 
 def terms(schema: Schema) -> Terms:
     """The schema as terms; one that allows everything is no term at all."""
@@ -66,12 +53,14 @@ def terms(schema: Schema) -> Terms:
 
 
 def opposite(fulfilled: Terms) -> Terms:
-    """The terms for what does not fulfil the one term that there is."""
+    """The terms for what does not fulfil the terms, of which there is one or none."""
+    if not fulfilled:
+        return (IMPOSSIBLE,)
     (term,) = fulfilled
     if isinstance(term, Negation):
         return terms(term.of)
     if isinstance(term, Schema):
-        return (Negation(term),)
+        return () if term.keywords.get("enum") is NO_VALUES else (Negation(term),)
     raise TypeError("only schemas have an opposite")
 
 
@@ -118,7 +107,6 @@ _ARRAY_KEYWORDS: Final = frozenset(
         "minItems",
         "maxItems",
         "uniqueItems",
-        "unevaluatedItems",
     ]
 )
 _OBJECT_KEYWORDS: Final = frozenset(
@@ -130,7 +118,6 @@ _OBJECT_KEYWORDS: Final = frozenset(
         "required",
         "minProperties",
         "maxProperties",
-        "unevaluatedProperties",
         "dependentRequired",
     ]
 )
@@ -220,18 +207,10 @@ def _arrays(schema: Schema) -> Arrays | None:
     if high is not None and low > high:
         return None
     first, others = _items(schema)
-    refused: tuple[Refusal, ...] = ()
-    if "unevaluatedItems" in keywords and terms(schema.child("unevaluatedItems")):
-        if any(keyword in keywords for keyword in _IN_PLACE):
-            refused = (_refusal(schema, "unevaluatedItems", _UNEVALUATED),)
-        elif isinstance(keywords.get("items"), list):
-            others = terms(schema.child("unevaluatedItems")) if "additionalItems" not in keywords else others
-        elif "items" not in keywords:
-            others = terms(schema.child("unevaluatedItems"))
     unique: tuple[Refusal, ...] = ()
     if keywords.get("uniqueItems") is True:
         unique = (_refusal(schema, "uniqueItems", "items that differ from each other cannot be enforced"),)
-    return Arrays(first, others, low, high, _containing(schema), unique, refused)
+    return Arrays(first, others, low, high, _containing(schema), unique)
 
 
 def _items(schema: Schema) -> tuple[tuple[Terms, ...], Terms]:
@@ -277,9 +256,6 @@ def _broken_array(schema: Schema, keyword: str, value: Any) -> Iterator[Arrays]:
                 yield Arrays(contains=(Containing(terms(schema.child("contains")), 0, low - 1, schema),))
             if high is not None:
                 yield Arrays(contains=(Containing(terms(schema.child("contains")), high + 1, None, schema),))
-        case "unevaluatedItems":
-            if terms(schema.child("unevaluatedItems")):
-                yield Arrays(refused=(_refusal(schema, keyword, _NEGATED),))
         case "prefixItems" | "items" if keyword == "prefixItems" or isinstance(value, list):
             for index, child in enumerate(first):
                 if child:
@@ -287,14 +263,9 @@ def _broken_array(schema: Schema, keyword: str, value: Any) -> Iterator[Arrays]:
         case _:
             if keyword == "additionalItems" and not isinstance(schema.keywords.get("items"), list):
                 return
-            if not others:
-                return
-            if not first:
-                yield Arrays(contains=(Containing(opposite(others), 1, None, schema),))
-            elif not schema.child(keyword).keywords.get("enum", True):
-                yield Arrays(low=len(first) + 1)
-            else:
-                yield Arrays(low=len(first) + 1, refused=(_refusal(schema, keyword, _NEGATED),))
+            if others:
+                start = len(first)
+                yield Arrays(low=start + 1, contains=(Containing(opposite(others), 1, None, schema, start),))
 
 
 def _objects(schema: Schema) -> Objects | None:
@@ -310,12 +281,6 @@ def _objects(schema: Schema) -> Objects | None:
         ),
         terms(schema.child("additionalProperties")) if "additionalProperties" in keywords else (),
     )
-    refused: tuple[Refusal, ...] = ()
-    if "unevaluatedProperties" in keywords and terms(schema.child("unevaluatedProperties")):
-        if any(keyword in keywords for keyword in _IN_PLACE if keyword != "contains"):
-            refused = (_refusal(schema, "unevaluatedProperties", _UNEVALUATED),)
-        elif "additionalProperties" not in keywords:
-            members = replace(members, additional=terms(schema.child("unevaluatedProperties")))
     return Objects(
         (members,) if members != Members() else (),
         tuple(keywords.get("required", ())),
@@ -323,7 +288,6 @@ def _objects(schema: Schema) -> Objects | None:
         terms(schema.child("propertyNames")) if "propertyNames" in keywords else (),
         low,
         high,
-        refused,
     )
 
 
@@ -348,16 +312,29 @@ def _broken_object(schema: Schema, keyword: str, value: Any) -> Iterator[Objects
         case "dependentRequired":
             for name, needed in value.items():
                 yield from (Objects(required=(name,), absent=frozenset([other])) for other in needed)
-        case "additionalProperties" | "propertyNames" | "unevaluatedProperties":
-            if terms(schema.child(keyword)):
-                yield Objects(refused=(_refusal(schema, keyword, _NEGATED),))
+        case "propertyNames":
+            if allowed := terms(schema.child(keyword)):
+                yield Objects(having=(Having(opposite(allowed), (), schema, keyword),))
+        case "additionalProperties":
+            if allowed := terms(schema.child(keyword)):
+                yield Objects(having=(Having((_undeclared(schema),), opposite(allowed), schema, keyword),))
+        case "patternProperties":
+            for text in value:
+                if allowed := terms(schema.child(keyword, text)):
+                    found = Facts(string=Strings(patterns=(Source(text, True, schema),)))
+                    yield Objects(having=(Having((found,), opposite(allowed), schema, keyword),))
         case _:
-            if any(terms(schema.child(keyword, text)) for text in value):
-                yield Objects(refused=(_refusal(schema, keyword, _NEGATED),))
+            pass
+
+
+def _undeclared(schema: Schema) -> Facts:
+    """The keys, as strings, that are neither among `properties` nor match `patternProperties`."""
+    patterns = tuple(Source(text, False, schema) for text in schema.keywords.get("patternProperties", ()))
+    excluded = frozenset(schema.keywords.get("properties", ()))
+    return Facts(string=Strings(patterns=patterns, excluded=excluded))
 
 
 _NEGATED: Final = "its opposite, which not, oneOf or if asks for here, cannot be enforced"
-_UNEVALUATED: Final = "beside keywords that may evaluate the same members it cannot be enforced"
 
 
 def _refusal(schema: Schema, keyword: str, reason: str) -> Refusal:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
@@ -38,8 +39,13 @@ VALUE_BUDGET: Final = 250_000
 _Inner: TypeAlias = list[tuple[tuple[str | int, ...], Any]]
 """The schemas inside a schema, as written, each with its path."""
 
+_Route: TypeAlias = tuple[int, ...]
+
 _FORMAT: Final = "format "
 """Before the name of a format among the things that are ignored."""
+
+_DYNAMIC: Final = frozenset(["$dynamicRef", "$recursiveRef"])
+"""References whose target depends on the way that led to them."""
 
 _SPECIFICATIONS: Final = {
     Draft.D4: referencing.jsonschema.DRAFT4,
@@ -63,12 +69,16 @@ class Scope:
         stated: whether the schema names its draft; if not, older spellings are understood, too.
         contents: the schema at the root of the resource.
         parent: the resource around this one, or the resolver at which it was found.
+        pointer: where the root of the resource stands in the document.
+        route: the resources with dynamic anchors on the way here, outermost first, by identity.
     """
 
     draft: Draft
     stated: bool
     contents: Any
     parent: Any = None
+    pointer: str = ""
+    route: _Route = ()
 
     @cached_property
     def resolver(self) -> Any:
@@ -119,88 +129,124 @@ class Document:
     def __init__(self, contents: object) -> None:
         if not isinstance(contents, bool | dict):
             raise Invalid("a schema is an object, true or false", pointer="")
-        _check_values(contents)
-        self._schemas: dict[int, Schema] = {}
+        self._is_dynamic = bool(_DYNAMIC & _check_values(contents))
+        self._schemas: dict[tuple[int, _Route], Schema] = {}
         self._by_content: dict[object, Schema] = {}
-        self._targets: dict[tuple[int, str], Schema] = {}
+        self._targets: dict[tuple[int, str, str], Schema] = {}
+        self._scopes: dict[tuple[int, _Route], Scope] = {}
+        self._resources: dict[int, Scope] = {}
+        self._anchored: dict[int, dict[str, tuple[Any, str]]] = {}
         self._ignored: Counter[str] = Counter()
         self._ignored_at: dict[str, str] = {}
         scope = Scope(Draft.D2020, False, contents)
         if isinstance(contents, dict) and "$schema" in contents:
             scope = Scope(_draft(contents["$schema"], ""), True, contents)
-        self.root = self._read(contents, "", scope)
+        self.root = self._read(contents, "", self._entered(scope, ()))
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """One sentence for each keyword and format that is ignored because it does not exist."""
         return tuple(self._warn(what, count) for what, count in self._ignored.items())
 
-    def target(self, schema: Schema) -> Schema:
-        """The schema that the `$ref` of a schema leads to.
+    def target(self, schema: Schema, keyword: str) -> Schema:
+        """The schema that a reference of a schema leads to.
+
+        A dynamic reference leads to the outermost resource on the way here that has its anchor.
 
         Raises:
             Unsupported: the reference leaves the document.
             Invalid: it leads nowhere.
         """
-        reference = schema.keywords["$ref"]
-        key = (id(schema.scope), reference)
+        key = (id(schema.scope), keyword, schema.keywords[keyword])
         found = self._targets.get(key)
         if found is None:
-            found = self._targets[key] = self._resolve(schema, reference)
+            found = self._targets[key] = self._resolve(schema, keyword)
         return found
 
-    def _resolve(self, schema: Schema, reference: str) -> Schema:
-        if reference == "#" and schema.scope.parent is None:
-            return self._read(schema.scope.contents, "", schema.scope)
+    def _resolve(self, schema: Schema, keyword: str) -> Schema:
+        reference = schema.keywords[keyword]
+        address, _, fragment = reference.partition("#")
+        scope, name = self._resource(schema, keyword, address), unquote(fragment)
         try:
-            resolved = schema.scope.resolver.lookup(reference)
-        except (referencing.exceptions.NoSuchAnchor, referencing.exceptions.PointerToNowhere):
-            raise schema.error(Invalid, "$ref", f"{reference!r} leads nowhere") from None
+            if name.startswith("/"):
+                contents, pointer, scope = _follow(scope, name)
+            else:
+                contents, pointer = self._anchors(scope)[name]
+                if keyword != "$ref" and _is_dynamic_anchor(contents, name):
+                    outer = (self._resources[each] for each in schema.scope.route)
+                    scope = next((each for each in outer if name in self._dynamic_anchors(each)), scope)
+                    contents, pointer = self._anchors(scope)[name]
+        except (LookupError, ValueError):
+            raise schema.error(Invalid, keyword, f"{reference!r} leads nowhere") from None
+        if not isinstance(contents, bool | dict):
+            raise schema.error(Invalid, keyword, f"{reference!r} leads to something that is no schema")
+        return self._read(contents, pointer, self._entered(scope, schema.scope.route))
+
+    def _resource(self, schema: Schema, keyword: str, address: str) -> Scope:
+        """The resource at an address, as seen from a schema."""
+        if not address:
+            return schema.scope
+        try:
+            found = schema.scope.resolver.lookup(address)
         except referencing.exceptions.Unresolvable:
             raise schema.error(
                 Unsupported,
-                "$ref",
-                f"{reference!r} is not in this document",
+                keyword,
+                f"{address!r} is not in this document",
                 "references are never fetched: put the schema under $defs",
             ) from None
         except Exception as error:
             # On its way the reference may pass through anything, also through what was not checked here.
-            raise schema.error(Invalid, "$ref", f"{reference!r} cannot be followed ({error})") from None
-        known = self._schemas.get(id(resolved.contents)) if isinstance(resolved.contents, dict) else None
-        if known is not None:
-            return known
-        if not isinstance(resolved.contents, bool | dict):
-            raise schema.error(Invalid, "$ref", f"{reference!r} leads to something that is no schema")
-        scope = Scope(schema.scope.draft, schema.scope.stated, resolved.contents, resolved.resolver)
-        fragment = unquote(reference.partition("#")[2])
-        return self._read(resolved.contents, fragment if fragment.startswith("/") else f"/{fragment}", scope)
+            raise schema.error(Invalid, keyword, f"{address!r} cannot be followed ({error})") from None
+        known = self._resources.get(id(found.contents))
+        return known or Scope(schema.scope.draft, schema.scope.stated, found.contents, found.resolver)
+
+    def _entered(self, scope: Scope, route: _Route) -> Scope:
+        """The same resource, entered on a route."""
+        self._resources.setdefault(id(scope.contents), scope)
+        if self._is_dynamic and id(scope.contents) not in route and self._dynamic_anchors(scope):
+            route = (*route, id(scope.contents))
+        return self._scopes.setdefault((id(scope.contents), route), replace(scope, route=route))
+
+    def _anchors(self, scope: Scope) -> dict[str, tuple[Any, str]]:
+        """The named places of a resource with their pointers; its root has the empty name."""
+        found = self._anchored.get(id(scope.contents))
+        if found is None:
+            found = self._anchored[id(scope.contents)] = dict(_named_places(scope))
+        return found
+
+    def _dynamic_anchors(self, scope: Scope) -> set[str]:
+        return {name for name, (raw, _) in self._anchors(scope).items() if _is_dynamic_anchor(raw, name)}
 
     def _read(self, contents: Any, pointer: str, scope: Scope) -> Schema:
         """Read a schema and all those inside it, the innermost first."""
-        waiting: list[tuple[Any, str, Scope, _Inner | None]] = [(contents, pointer, scope, None)]
+        waiting: list[tuple[Any, str, Scope, Scope, _Inner | None]] = [
+            (contents, pointer, scope, scope, None)
+        ]
         while waiting:
-            raw, place, within, inner = waiting.pop()
-            if isinstance(raw, bool) or id(raw) in self._schemas:
+            raw, place, outside, within, inner = waiting.pop()
+            if isinstance(raw, bool) or (id(raw), outside.route) in self._schemas:
                 continue
             if inner is not None:
-                self._schemas[id(raw)] = self._schema(raw, place, within, inner)
+                schema = self._schema(raw, place, within, inner)
+                self._schemas[id(raw), outside.route] = self._schemas[id(raw), within.route] = schema
                 continue
-            within = self._check(raw, place, within)
+            within = self._check(raw, place, outside)
             inner = [
                 each
                 for keyword, value in raw.items()
                 if _applies(keyword, raw, within.draft)
                 for each in children(keyword, value)
             ]
-            waiting.append((raw, place, within, inner))
-            waiting.extend((child, pointer_to(place, *path), within, None) for path, child in inner)
+            waiting.append((raw, place, outside, within, inner))
+            waiting.extend((child, pointer_to(place, *path), within, within, None) for path, child in inner)
         return self._of(contents, pointer, scope)
 
     def _of(self, raw: Any, pointer: str, scope: Scope) -> Schema:
         if isinstance(raw, bool):
             keywords: dict[str, Any] = {} if raw else {"enum": NO_VALUES}
             return self._by_content.setdefault((raw, id(scope)), Schema(keywords, pointer, scope, {}))
-        return self._schemas[id(raw)]
+        return self._schemas[id(raw), scope.route]
 
     def _schema(self, raw: dict[str, Any], pointer: str, scope: Scope, inner: _Inner) -> Schema:
         """The schema of this content; the content of a schema inside is known by its identity."""
@@ -222,12 +268,11 @@ class Document:
 
     def _check(self, raw: dict[str, Any], pointer: str, scope: Scope) -> Scope:
         """Check every keyword of one schema; the scope that it and what is inside it belong to."""
-        identifier = raw.get("id" if scope.draft == Draft.D4 else "$id")
-        if scope.contents is not raw and isinstance(identifier, str) and not identifier.startswith("#"):
+        if scope.contents is not raw and _identifier(raw, scope.draft) is not None:
+            draft, stated = scope.draft, scope.stated
             if "$schema" in raw:
-                scope = Scope(_draft(raw["$schema"], pointer), True, raw, scope)
-            else:
-                scope = Scope(scope.draft, scope.stated, raw, scope)
+                draft, stated = _draft(raw["$schema"], pointer), True
+            scope = self._entered(Scope(draft, stated, raw, scope, pointer), scope.route)
         for keyword, value in raw.items():
             if _applies(keyword, raw, scope.draft):
                 try:
@@ -253,6 +298,55 @@ class Document:
         meant = nearest(what)
         guess = f"; did you mean {meant!r}?" if meant else ""
         return f"{what!r} ({place}) is not a keyword; it is ignored{guess}"
+
+
+def _identifier(raw: dict[str, Any], draft: Draft) -> str | None:
+    """The address with which a schema begins a resource of its own."""
+    if _is_plain_reference(raw, draft):
+        return None
+    identifier = raw.get("id" if draft == Draft.D4 else "$id")
+    return identifier if isinstance(identifier, str) and not identifier.startswith("#") else None
+
+
+def _follow(scope: Scope, pointer: str) -> tuple[Any, str, Scope]:
+    """What a JSON pointer leads to from the root of a resource, its place, and the resource it belongs to."""
+    current, place = scope.contents, scope.pointer
+    for token in pointer.split("/")[1:]:
+        token = token.replace("~1", "/").replace("~0", "~")
+        current = current[int(token) if isinstance(current, list) else token]
+        place = pointer_to(place, token)
+        if isinstance(current, dict) and _identifier(current, scope.draft) is not None:
+            scope = Scope(scope.draft, scope.stated, current, scope, place)
+    return current, place, scope
+
+
+def _is_dynamic_anchor(raw: Any, name: str) -> bool:
+    """Whether dynamic references to this name are looked for on the way; the empty name is the root's."""
+    if not isinstance(raw, dict):
+        return False
+    return raw.get("$dynamicAnchor") == name if name else raw.get("$recursiveAnchor") is True
+
+
+def _named_places(scope: Scope) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """The anchors of a resource, and its root under the empty name."""
+    yield "", (scope.contents, scope.pointer)
+    waiting = [(scope.contents, scope.pointer)]
+    while waiting:
+        raw, pointer = waiting.pop()
+        if isinstance(raw, list):
+            waiting.extend((child, pointer_to(pointer, index)) for index, child in enumerate(raw))
+        elif isinstance(raw, dict) and (raw is scope.contents or _identifier(raw, scope.draft) is None):
+            # Before there were anchors, an address could be one.
+            names = [raw.get("$anchor"), raw.get("$dynamicAnchor")]
+            old = raw.get("id" if scope.draft == Draft.D4 else "$id")
+            if isinstance(old, str) and old.startswith("#") and (scope.draft <= Draft.D7 or not scope.stated):
+                names.append(old[1:])
+            yield from ((name, (raw, pointer)) for name in names if name and isinstance(name, str))
+            waiting.extend(
+                (child, pointer_to(pointer, name))
+                for name, child in raw.items()
+                if name not in ("enum", "const", *ANNOTATIONS)
+            )
 
 
 def _is_plain_reference(raw: dict[str, Any], draft: Draft) -> bool:
@@ -287,8 +381,9 @@ def _draft(address: object, pointer: str) -> Draft:
     return draft
 
 
-def _check_values(contents: object) -> None:
-    """Refuse what is not JSON, what contains itself and what is too deep or too large."""
+def _check_values(contents: object) -> set[str]:
+    """Refuse what is not JSON, what contains itself and what is too deep or too large; return all keys."""
+    keys: set[str] = set()
     finished: set[int] = set()
     open_containers: set[int] = set()
     waiting: list[tuple[Any, int, bool]] = [(contents, 0, False)]
@@ -314,8 +409,10 @@ def _check_values(contents: object) -> None:
             if isinstance(value, dict):
                 if not all(isinstance(key, str) for key in value):
                     raise Invalid("the keys of a schema are strings", pointer="")
+                keys.update(value)
                 waiting.extend((each, depth + 1, False) for each in value.values())
             else:
                 waiting.extend((each, depth + 1, False) for each in value)
         elif not (value is None or isinstance(value, bool | int | float | str)):
             raise Invalid(f"a {type(value).__name__} is not a JSON value", pointer="")
+    return keys

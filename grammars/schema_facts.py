@@ -66,7 +66,6 @@ class Numbers:
     not_divisors: tuple[Fraction, ...] = ()
     values: tuple[Fraction, ...] | None = None
     excluded: frozenset[Fraction] = frozenset()
-    refused: tuple[Refusal, ...] = ()
 
     def __and__(self, other: Numbers) -> Numbers | None:
         if other == _ANY_NUMBER:
@@ -91,7 +90,6 @@ class Numbers:
             joined(self.not_divisors, other.not_divisors),
             _common(self.values, other.values),
             self.excluded | other.excluded,
-            joined(self.refused, other.refused),
         )
         if both.values is not None:
             values = tuple(value for value in both.values if both.holds(value))
@@ -120,7 +118,6 @@ class Strings:
     formats: tuple[Source, ...] = ()
     values: tuple[str, ...] | None = None
     excluded: frozenset[str] = frozenset()
-    refused: tuple[Refusal, ...] = ()
 
     def __and__(self, other: Strings) -> Strings | None:
         if other == _ANY_STRING:
@@ -143,18 +140,18 @@ class Strings:
             joined(self.formats, other.formats),
             values,
             excluded,
-            joined(self.refused, other.refused),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Containing:
-    """At least `low` and at most `high` of the items fulfil the terms."""
+    """At least `low` and at most `high` of the items from index `start` on fulfil the terms."""
 
     terms: Terms
     low: int
     high: int | None
     schema: Schema = field(compare=False)
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +206,16 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
+class Having:
+    """Some member's key, as a string, fulfils `names`, and its value the one or no term of `value`."""
+
+    names: Terms
+    value: Terms
+    schema: Schema = field(compare=False)
+    keyword: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Objects:
     """A set of objects; `absent` keys must not be there, `names` are terms for every key as a string."""
 
@@ -218,7 +225,7 @@ class Objects:
     names: Terms = ()
     low: int = 0
     high: int | None = None
-    refused: tuple[Refusal, ...] = ()
+    having: tuple[Having, ...] = ()
 
     def __and__(self, other: Objects) -> Objects | None:
         if other == _ANY_OBJECT:
@@ -234,7 +241,7 @@ class Objects:
             joined(self.names, other.names),
             low,
             high,
-            joined(self.refused, other.refused),
+            joined(self.having, other.having),
         )
 
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from sortition.grammars.automaton import Automaton
 from sortition.grammars.errors import TooLarge
-from sortition.grammars.json_strings import any_string, finite, matches, pattern
-from sortition.grammars.schema_facts import IMPOSSIBLE, Members, Objects, Source, Terms, joined
+from sortition.grammars.expr import NOTHING
+from sortition.grammars.json_strings import any_string, exists, finite, language, matches, pattern
+from sortition.grammars.schema_facts import (
+    IMPOSSIBLE,
+    Facts,
+    Members,
+    Objects,
+    Source,
+    Strings,
+    Terms,
+    joined,
+    of_value,
+)
+
+Cases: TypeAlias = Callable[[Terms], tuple[Facts, ...]]
 
 STATE_BUDGET: Final = 3_000
 """States of all classes of undeclared keys together; each pattern may double the number of classes."""
@@ -29,8 +44,74 @@ def terms_of(objects: Objects, name: str) -> Terms:
     return terms
 
 
-def classes(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton | None, Terms]]:
-    """The keys that are not among `names`, by the terms for their values.
+@dataclass(frozen=True, slots=True, eq=False)
+class Keys:
+    """A class of undeclared keys (None: all), the terms for their values, which `having` they may fulfil."""
+
+    automaton: Automaton | None
+    value: Terms
+    met: tuple[int, ...]
+
+
+def is_key(name: str, terms: Terms, cases: Cases) -> bool:
+    """Whether a key, as a string, fulfils terms.
+
+    Raises:
+        GrammarError: that cannot be told.
+    """
+    return any(exists(strings) for strings in _strings((of_value(name), *terms), cases))
+
+
+def keys_of(terms: Terms, cases: Cases) -> Automaton:
+    """The keys that, as strings, fulfil terms.
+
+    Raises:
+        GrammarError: they cannot be told.
+    """
+    allowed = Automaton.of(NOTHING)
+    for strings in _strings(terms, cases):
+        allowed = allowed.union(language(strings))
+    return allowed
+
+
+def _strings(terms: Terms, cases: Cases) -> Iterator[Strings]:
+    for facts in cases(terms):
+        if facts.string is not None:
+            yield facts.string
+
+
+def classes(objects: Objects, names: frozenset[str], cases: Cases) -> list[Keys]:
+    """The keys that are not among `names`, by the terms for their values and by what they may fulfil."""
+    parts = [Keys(keys, terms, ()) for keys, terms in _by_pattern(objects, names)]
+    for number, having in enumerate(objects.having):
+        wanted = keys_of(having.names, cases)
+        divided = []
+        for part in parts:
+            keys = any_string().difference(finite(names)) if part.automaton is None else part.automaton
+            outside, met = keys.difference(wanted), (*part.met, number)
+            if outside.is_empty:
+                divided.append(Keys(part.automaton, part.value, met))
+                continue
+            inside = keys.intersect(wanted)
+            divided.append(part if inside.is_empty else Keys(outside, part.value, part.met))
+            if not inside.is_empty:
+                divided.append(Keys(inside, part.value, met))
+        parts = divided
+        _check([part.automaton for part in parts if part.automaton], having.schema.pointer, having.keyword)
+    return parts
+
+
+def _check(automata: Iterable[Automaton], pointer: str, keyword: str) -> None:
+    if sum(map(len, automata)) > STATE_BUDGET:
+        raise TooLarge(
+            f"the patterns divide the keys into classes of more than {STATE_BUDGET:,} states",
+            pointer=pointer,
+            keyword=keyword,
+        )
+
+
+def _by_pattern(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton | None, Terms]]:
+    """The keys that are not among `names`, by the patterns that they match and so the terms for their values.
 
     Keys are None where no pattern is involved: every key that is not declared.
     """
@@ -52,12 +133,7 @@ def classes(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton | N
             )
             if not keys.is_empty
         ]
-        if sum(len(keys) for keys, _ in parts) > STATE_BUDGET:
-            raise TooLarge(
-                f"the patterns divide the keys into classes of more than {STATE_BUDGET:,} states",
-                pointer=source.schema.pointer,
-                keyword="patternProperties",
-            )
+        _check((keys for keys, _ in parts), source.schema.pointer, "patternProperties")
     return [(keys, _terms_where(objects, fulfilled)) for keys, fulfilled in parts]
 
 

@@ -17,7 +17,9 @@ from sortition.grammars.expr import NOTHING
 from sortition.grammars.json_numbers import number
 from sortition.grammars.json_strings import exists
 from sortition.grammars.schema_assertions import assertions, broken, terms, without
+from sortition.grammars.schema_choices import Choice, conditional, dependent, listed, only, with_key
 from sortition.grammars.schema_document import Document, Schema
+from sortition.grammars.schema_evaluated import Evaluation, asks_for_the_rest
 from sortition.grammars.schema_facts import (
     ANYTHING,
     Arrays,
@@ -46,7 +48,6 @@ ITEMS_LOOKED_AT: Final = 64
 """Items that are looked at to tell whether an array can exist; more would only find more reasons why not."""
 
 _Set = TypeVar("_Set", Numbers, Strings)
-Choice: TypeAlias = tuple[Terms, ...]
 Trail: TypeAlias = "tuple[Term, Trail] | None"
 """The terms that led to a term, nearest first."""
 Place: TypeAlias = tuple[int, ...]
@@ -159,6 +160,7 @@ class Logic:
             yield from (terms_of(objects, name) for name in objects.required)
             if objects.names:
                 yield from ((of_value(name), *objects.names) for name in objects.required)
+            yield from (each.value for each in objects.having)
 
     def _requirements(self, terms: Terms) -> Iterator[tuple[Terms, ...]]:
         """The ways to build a value: for each, the terms for which values must exist first."""
@@ -281,32 +283,43 @@ class Logic:
                         facts = facts & found[0]
                     else:
                         choices.append((tuple((each,) for each in found), place))
-                case "$ref":
-                    more.extend((term, place) for term in terms(self.document.target(schema)))
+                case "$ref" | "$dynamicRef" | "$recursiveRef":
+                    more.extend((term, place) for term in terms(self.document.target(schema, keyword)))
                 case "allOf":
-                    for i, child in enumerate(_listed(schema, keyword)):
+                    for i, child in enumerate(listed(schema, keyword)):
                         more.extend((term, (index, i)) for term in terms(child))
-                case "anyOf":
-                    choices.append((tuple(terms(child) for child in _listed(schema, keyword)), place))
                 case "not":
                     more.append((Negation(schema.child("not")), place))
-                case "if":
-                    choices.append((tuple(_conditional(schema, False)), place))
-                case "dependentRequired" | "dependentSchemas" | "dependencies":
-                    choices.extend((choice, place) for choice in _dependent(schema, keyword))
-                case "$dynamicRef" | "$recursiveRef":
-                    raise _dynamic(schema, keyword)
                 case _:
                     pass
+        context = (facts, *(term for term, _ in more))
+        if asks_for_the_rest(schema):
+            ways = Evaluation(self.document.target, self._exactly_one, False).fulfilled(schema)
+            choices.append((ways, (len(schema.keywords),)))
+        else:
+            choices.extend(self._choices(schema, context))
         places = {keyword: (index,) for index, keyword in enumerate(schema.keywords)}
-        if "oneOf" in places:
-            context = (facts, *(term for term, _ in more))
-            choices.append((tuple(self._exactly_one(schema, context)), places["oneOf"]))
         return Expansion(facts, tuple(more), tuple(choices), places.get("properties", ()))
 
-    def _exactly_one(self, schema: Schema, context: Terms) -> Iterator[Terms]:
+    def _choices(self, schema: Schema, context: Terms) -> Iterator[tuple[Choice, Place]]:
+        """The choices between schemas for the same value, with their places; `context` holds in any case."""
+        for index, keyword in enumerate(schema.keywords):
+            match keyword:
+                case "anyOf":
+                    yield tuple(terms(child) for child in listed(schema, keyword)), (index,)
+                case "oneOf":
+                    yield tuple(self._exactly_one(schema, context)), (index,)
+                case "if":
+                    yield tuple(conditional(schema, False)), (index,)
+                case "dependentRequired" | "dependentSchemas" | "dependencies":
+                    for absent, present, _ in dependent(schema, keyword):
+                        yield (absent, present), (index,)
+                case _:
+                    pass
+
+    def _exactly_one(self, schema: Schema, context: Terms = ()) -> Iterator[Terms]:
         """For each branch of `oneOf`: it holds, and every branch that may overlap with it does not."""
-        branches = _listed(schema, "oneOf")
+        branches = listed(schema, "oneOf")
         overlapping: list[list[Schema]] = [[] for _ in branches]
         for (i, branch), (j, other) in combinations(enumerate(branches), 2):
             if self._overlap(context, branch, other):
@@ -335,33 +348,33 @@ class Logic:
     def _negated(self, schema: Schema) -> Iterator[Terms]:
         """The ways not to fulfil a schema: each keyword may be broken."""
         yield from broken(schema, self.formats)
+        if asks_for_the_rest(schema):
+            yield from Evaluation(self.document.target, self._exactly_one, True).broken(schema)
         for keyword, value in schema.keywords.items():
             match keyword:
                 case "enum" | "const":
                     yield from _other_values(schema, keyword)
-                case "$ref":
-                    yield (Negation(self.document.target(schema)),)
+                case "$ref" | "$dynamicRef" | "$recursiveRef":
+                    yield (Negation(self.document.target(schema, keyword)),)
                 case "allOf":
-                    yield from ((Negation(child),) for child in _listed(schema, keyword))
+                    yield from ((Negation(child),) for child in listed(schema, keyword))
                 case "anyOf":
-                    yield tuple(Negation(child) for child in _listed(schema, keyword))
+                    yield tuple(Negation(child) for child in listed(schema, keyword))
                 case "oneOf":
-                    branches = _listed(schema, keyword)
+                    branches = listed(schema, keyword)
                     yield tuple(Negation(child) for child in branches)
                     for branch, other in combinations(branches, 2):
                         yield (*terms(branch), *terms(other))
                 case "not":
                     yield terms(schema.child("not"))
                 case "if":
-                    yield from _conditional(schema, True)
+                    yield from conditional(schema, True)
                 case "dependentSchemas" | "dependencies":
                     for name, needed in value.items():
                         if isinstance(needed, list):
-                            yield from ((_having(name), _only(without(other))) for other in needed)
+                            yield from ((with_key(name), only(without(other))) for other in needed)
                         else:
-                            yield (_having(name), Negation(schema.child(keyword, name)))
-                case "$dynamicRef" | "$recursiveRef":
-                    raise _dynamic(schema, keyword)
+                            yield (with_key(name), Negation(schema.child(keyword, name)))
                 case _:
                     pass
 
@@ -369,40 +382,6 @@ class Logic:
 def _dynamic(schema: Schema, keyword: str) -> GrammarError:
     reason = "references that depend on who refers are not followed"
     return schema.error(Unsupported, keyword, reason, "use $ref")
-
-
-def _listed(schema: Schema, keyword: str) -> list[Schema]:
-    return [schema.child(keyword, index) for index in range(len(schema.keywords[keyword]))]
-
-
-def _conditional(schema: Schema, negated: bool) -> Iterator[Terms]:
-    """The two ways to fulfil `if` with `then` and `else`, or to break them."""
-    condition = schema.child("if")
-    for keyword, held in (("then", True), ("else", False)):
-        before: Terms = terms(condition) if held else (Negation(condition),)
-        if keyword in schema.keywords:
-            branch = schema.child(keyword)
-            yield (*before, Negation(branch)) if negated else (*before, *terms(branch))
-        elif not negated:
-            yield before
-
-
-def _dependent(schema: Schema, keyword: str) -> Iterator[Choice]:
-    """For each name: the key is absent, or it is there and what it asks for holds."""
-    for name, needed in schema.keywords[keyword].items():
-        absent = (Facts(True, True, True, ANYTHING.number, ANYTHING.string, ANYTHING.array, without(name)),)
-        if isinstance(needed, list):
-            yield absent, (_only(Objects(required=(name, *(each for each in needed if each != name)))),)
-        else:
-            yield absent, (_having(name), *terms(schema.child(keyword, name)))
-
-
-def _having(name: str) -> Facts:
-    return _only(Objects(required=(name,)))
-
-
-def _only(objects: Objects) -> Facts:
-    return Facts(object=objects)
 
 
 def _other_values(schema: Schema, keyword: str) -> Iterator[Terms]:
@@ -423,11 +402,11 @@ def _other_values(schema: Schema, keyword: str) -> Iterator[Terms]:
             yield (Facts(array=Arrays(first, low=index + 1)),)
     else:
         yield (replace(ANYTHING, object=None),)
-        yield (_only(Objects(required=tuple(value), low=len(value) + 1)),)
+        yield (only(Objects(required=tuple(value), low=len(value) + 1)),)
         for name, inner in value.items():
-            yield (_only(without(name)),)
+            yield (only(without(name)),)
             differs = Members(((name, (Negation(_constant(schema, inner)),)),))
-            yield (_only(Objects((differs,), (name,))),)
+            yield (only(Objects((differs,), (name,))),)
 
 
 def _other_simple(values: list[object]) -> Facts:

@@ -1,0 +1,102 @@
+"""The ways to write one item or member, where an array or object asks for some of a kind.
+
+`contains` counts items; what breaks `additionalProperties` and its like is one member that must be there.
+Each way is a set of terms for the value together with what it does for these wishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final, TypeAlias
+
+from sortition.grammars.errors import TooLarge
+from sortition.grammars.schema_assertions import opposite
+from sortition.grammars.schema_facts import Containing, Having, Terms, joined
+
+WISHES: Final = 6
+"""Wishes of one array or object, at most: each may double the ways to write what is in it."""
+
+Counted: TypeAlias = tuple[int, ...]
+"""For each `contains`, 1 if an item counts for it."""
+Possible: TypeAlias = Callable[[Terms], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Which wishes of an object a member fulfils, as bits.
+
+    Attributes:
+        kept: those that are fulfilled whatever follows.
+        last: those that are fulfilled unless a later member may have the same key.
+        lost: those of which this may be that later member.
+    """
+
+    kept: int = 0
+    last: int = 0
+    lost: int = 0
+
+    def then(self, later: Marks) -> Marks:
+        """What two members do, one after the other; `lost` has no meaning before the first."""
+        kept = self.kept | later.kept
+        return Marks(kept, (self.last & ~later.lost | later.last) & ~kept)
+
+
+def item_ways(item: Terms, contains: Sequence[Containing], index: int) -> list[tuple[Terms, Counted]]:
+    """The ways to write an item at an index."""
+    _check(contains)
+    ways: list[tuple[Terms, Counted]] = [(item, ())]
+    for each in contains:
+        longer = []
+        for terms, counted in ways:
+            if index < each.start:
+                longer.append((terms, (*counted, 0)))
+                continue
+            # Without an upper bound it does no harm not to count an item that could be counted.
+            plain = terms if each.high is None else joined(terms, opposite(each.terms))
+            if each.terms:
+                longer.append((plain, (*counted, 0)))
+            longer.append((joined(terms, each.terms), (*counted, 1)))
+        ways = longer
+    return ways
+
+
+def member_ways(
+    value: Terms, having: Sequence[Having], met: Iterable[int], repeats: bool, possible: Possible
+) -> Iterator[tuple[Terms, Marks]]:
+    """The ways to write the value of a member.
+
+    Args:
+        value: the terms that it fulfils in any case.
+        having: all wishes of the object.
+        met: the wishes whose `names` the key fulfils.
+        repeats: whether a later member may have the same key, so that readers see its value instead.
+        possible: whether a value for terms exists.
+    """
+    _check(having)
+    certain = 0
+    open_wishes = []
+    for number in met:
+        wish = having[number].value
+        if not possible(joined(value, opposite(wish))):
+            value, certain = joined(value, wish), certain | 1 << number
+        else:
+            open_wishes.append(number)
+    everything = sum(1 << number for number in open_wishes)
+    for size in range(len(open_wishes) + 1):
+        for chosen in combinations(open_wishes, size):
+            terms, marked = value, 0
+            for number in chosen:
+                terms, marked = joined(terms, having[number].value), marked | 1 << number
+            if repeats:
+                yield terms, Marks(certain, marked, everything & ~marked)
+            else:
+                yield terms, Marks(certain | marked)
+
+
+def _check(wishes: Sequence[Containing] | Sequence[Having]) -> None:
+    if len(wishes) > WISHES:
+        wish = wishes[WISHES]
+        keyword = wish.keyword if isinstance(wish, Having) else "contains"
+        raise wish.schema.error(TooLarge, keyword, f"more than {WISHES} conditions on what must be in there")
