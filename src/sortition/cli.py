@@ -1,4 +1,4 @@
-"""The command line: extract, compile, show, probe, bench.
+"""The command line: extract, compile, show, probe, overhead, bench.
 
 Exit codes: 0 all is well, 1 the work is done but some of it did not succeed, 2 something that was given
 cannot be used, 3 a fault of the program.
@@ -22,6 +22,7 @@ from rich.table import Table as Grid
 import sortition
 from sortition.grammars.errors import GrammarError
 from sortition.integrations.errors import InputError
+from sortition.overhead_command import overhead
 from sortition.probe_command import probe
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(no_args_is_help=True, help="Side by side with the peers that are installed.")
 app.add_typer(bench, name="bench")
+app.command("overhead")(overhead)
 app.command("probe")(probe)
 out = Console()
 err = Console(stderr=True)

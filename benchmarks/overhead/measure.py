@@ -1,0 +1,107 @@
+"""Measure an engine under some loads: the parts of its steps, and which of them the steps wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from sortition.benchmarks.overhead import parts
+from sortition.benchmarks.overhead.breakdown import Breakdown, Clock, breakdowns
+from sortition.benchmarks.overhead.engine import Engine
+from sortition.benchmarks.overhead.exposure import ROUNDS, Exposure, exposures, instrument
+from sortition.benchmarks.overhead.load import Load
+from sortition.benchmarks.overhead.stopwatch import Stopwatch
+from sortition.benchmarks.timing import machine
+
+FORMAT: Final = "sortition-overhead/1"
+REPORT_SCHEMA: Final = Path(__file__).with_name("report_schema.json")
+"""What reports of this format are valid under, as a JSON Schema."""
+
+WARM_TOKENS: Final = 3
+"""Of a first run that does not count: one step of each kind allocates what later ones use again."""
+
+LEAST_SHARE: Final = 0.01
+"""Of the step: parts that take less by their own clock are not left out one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was found under one load."""
+
+    load: Load
+    steps: list[Breakdown]
+    exposed: list[Exposure]
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        load = self.load
+        return {
+            "batch": load.batch,
+            "context": load.context,
+            "tokens": load.tokens,
+            "sampling": load.sampling.name,
+            "structure": load.structure,
+            "steps": [each.as_json() for each in self.steps],
+            "exposed": [each.as_json() for each in self.exposed],
+        }
+
+    def decode(self) -> Breakdown | None:
+        """The decode steps, if there were any."""
+        return next((each for each in self.steps if each.kind == "decode"), None)
+
+
+def measure(
+    engine: Engine,
+    loads: Sequence[Load],
+    *,
+    clock: Clock,
+    rounds: int = ROUNDS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """The report, as plain JSON values. With no rounds, the steps alone."""
+    measured = []
+    for load in loads:
+        progress(str(load))
+        measured.append(measure_load(engine, load, clock=clock, rounds=rounds, progress=progress))
+    report = {
+        "format": FORMAT,
+        "machine": machine(),
+        "engine": engine.describe(),
+        "clock": clock,
+        "loads": [each.as_json() for each in measured],
+    }
+    if rounds:
+        progress("the instrument's own cost")
+        report["instrument"] = instrument(engine, loads[0], clock=clock, rounds=rounds).as_json()
+    return report
+
+
+def measure_load(
+    engine: Engine,
+    load: Load,
+    *,
+    clock: Clock,
+    rounds: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Measured:
+    """What a step does under one load, and what of it is exposed."""
+    engine.run(replace(load, tokens=min(WARM_TOKENS, load.tokens)), Stopwatch())
+    stopwatch = Stopwatch()
+    engine.run(load, stopwatch)
+    steps = breakdowns(stopwatch.steps, clock)
+    decode = next((each for each in steps if each.kind == "decode"), None)
+    if decode is None or not rounds:
+        return Measured(load, steps, [])
+    questions = _questions(decode)
+    return Measured(
+        load, steps, exposures(engine, load, questions, clock=clock, rounds=rounds, progress=progress)
+    )
+
+
+def _questions(decode: Breakdown) -> list[list[str]]:
+    """All that decides on a token together, and each part of it that is not tiny."""
+    decision = [name for name in decode.parts if parts.is_decision(name)]
+    alone = [name for name in decision if decode.parts[name] >= LEAST_SHARE * decode.total]
+    return [decision, *([name] for name in alone if len(decision) > 1)] if decision else []

@@ -1,0 +1,52 @@
+"""The parts of a step, by the names that reports use."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCHEDULE: Final = "schedule"
+INPUTS: Final = "inputs"
+FORWARD: Final = "forward"
+LOGITS: Final = "logits"
+MASK_FILL: Final = "mask fill"
+MASK_APPLY: Final = "mask apply"
+PENALTIES: Final = "penalties"
+FILTERS: Final = "filters"
+DRAW: Final = "draw"
+LOGPROBS: Final = "log-probs"
+BOOKKEEPING: Final = "bookkeeping"
+DETOKENISE: Final = "detokenise"
+
+ORDER: Final = (
+    *(SCHEDULE, INPUTS, FORWARD, LOGITS, MASK_FILL, MASK_APPLY, PENALTIES, FILTERS, DRAW, LOGPROBS),
+    *(BOOKKEEPING, DETOKENISE),
+)
+"""As a step has them; processors come after the penalties."""
+
+DECISION: Final = (MASK_FILL, MASK_APPLY, PENALTIES, FILTERS, DRAW, LOGPROBS)
+"""What is done to decide on a token, besides processors: the parts that this tool is about."""
+
+INSTRUMENT: Final = "instrument"
+"""No part of the engine: the timing of its parts, which can be left out as they can."""
+
+_PROCESSOR: Final = "processor: "
+
+
+def processor(instance: object) -> str:
+    """The name of a processor that is not the engine's own."""
+    return _PROCESSOR + type(instance).__name__
+
+
+def is_processor(part: str) -> bool:
+    """Whether the part is a processor that is not the engine's own."""
+    return part.startswith(_PROCESSOR)
+
+
+def is_decision(part: str) -> bool:
+    """Whether the part is there to decide on a token."""
+    return part in DECISION or is_processor(part)
+
+
+def place(part: str) -> tuple[int, str]:
+    """The part's place among all of them, as a key to sort by."""
+    return (ORDER.index(FILTERS) if is_processor(part) else ORDER.index(part), part)

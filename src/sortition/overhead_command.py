@@ -1,0 +1,153 @@
+"""`sortition overhead`: what sampling and structured output cost a step, and how fast it could be."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from sortition.grammars.errors import GrammarError
+from sortition.integrations.errors import InputError
+
+if TYPE_CHECKING:
+    from sortition.benchmarks.overhead.breakdown import Clock
+    from sortition.benchmarks.overhead.engine import Engine
+    from sortition.benchmarks.overhead.load import Load
+
+UNUSABLE: Final = 2
+ENGINES: Final = ("hf",)
+CLOCKS: Final = ("cpu", "wall")
+
+
+def overhead(
+    model: Annotated[Path | None, typer.Option(help="Model folder. By default the embedded SmolLM2.")] = None,
+    engine: Annotated[str, typer.Option(help="What runs the model: hf.")] = "hf",
+    schema: Annotated[
+        Path | None, typer.Option(help="JSON Schema for structured output. By default a small one.")
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Rows of a batch; may be repeated. By default 1.")
+    ] = None,
+    sampling: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="greedy, temperature, 'top-k, top-p', top-p, 'min-p, penalty' or log-probs; may be repeated."
+        ),
+    ] = None,
+    structure: Annotated[
+        list[str] | None,
+        typer.Option(help="none or ours; may be repeated. By default none, and ours if a schema is given."),
+    ] = None,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 32,
+    tokens: Annotated[int, typer.Option(min=4, help="Tokens after it.")] = 16,
+    dtype: Annotated[
+        str, typer.Option(help="Numbers of the model: auto, float32, bfloat16, float16.")
+    ] = "auto",
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Pairs of runs behind an interval; 0: only the parts' own times.")
+    ] = 8,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the model on a CPU.")] = 1,
+    clock: Annotated[
+        str | None,
+        typer.Option(
+            help="cpu or wall. By default cpu with one thread on a CPU, which other programs disturb less."
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the JSON report goes.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No notes on the way and no tables.")] = False,
+) -> None:
+    """Split a step into its parts, and say which of them the step waits for.
+
+    Loads are all combinations of batch, sampling and structure.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    err = Console(stderr=True)
+    try:
+        loads = _loads(batch or [1], sampling, structure, schema, context, tokens)
+        running = _engine(engine, model, dtype, threads)
+        from sortition.benchmarks.overhead.intervals import LEAST
+        from sortition.benchmarks.overhead.measure import measure
+        from sortition.benchmarks.overhead.tables import show
+
+        if 0 < rounds < LEAST:
+            raise InputError(f"--rounds is 0, or {LEAST} or more, not {rounds}")
+        report = measure(
+            running,
+            loads,
+            clock=_clock(clock, running, threads),
+            rounds=rounds,
+            progress=(lambda note: None) if quiet else (lambda note: err.print(note, style="dim")),
+        )
+    except (InputError, GrammarError) as problem:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(UNUSABLE) from None
+    if not quiet:
+        show(report, Console())
+    if output is not None:
+        output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _loads(
+    batches: list[int],
+    samplings: list[str] | None,
+    structures: list[str] | None,
+    schema: Path | None,
+    context: int,
+    tokens: int,
+) -> list[Load]:
+    from sortition.benchmarks.overhead.load import SAMPLINGS, STRUCTURES, Load
+    from sortition.integrations.extract import read_schema
+
+    samplings = samplings or ["greedy"]
+    structures = structures or (["none"] if schema is None else ["none", "ours"])
+    for kind, given, known in (
+        ("--sampling", samplings, tuple(SAMPLINGS)),
+        ("--structure", structures, STRUCTURES),
+    ):
+        for name in given:
+            if name not in known:
+                raise InputError(f"{kind} is one of {', '.join(map(repr, known))}, not {name!r}")
+    load = Load(context=context, tokens=tokens)
+    if schema is not None:
+        load = replace(load, schema=read_schema(schema))
+    return [
+        replace(load, batch=batch, sampling=SAMPLINGS[sampling], structure=structure)
+        for batch in batches
+        for sampling in samplings
+        for structure in structures
+    ]
+
+
+def _engine(name: str, model: Path | None, dtype: str, threads: int) -> Engine:
+    if name not in ENGINES:
+        raise InputError(f"--engine is {' or '.join(ENGINES)}, not {name!r}")
+    try:
+        import torch
+
+        from sortition.integrations.smollm2 import embedded_model
+
+        torch.set_num_threads(threads)
+        folder = model or embedded_model()
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder}")
+        from sortition.benchmarks.overhead.hf import TransformersEngine
+
+        return TransformersEngine.load(folder, dtype)
+    except ModuleNotFoundError as missing:
+        raise InputError(f"--engine {name} needs {missing.name}: pip install 'sortition[{name}]'") from None
+    except FileNotFoundError as missing:
+        raise InputError(f"{missing}; or name a folder with --model") from None
+
+
+def _clock(given: str | None, engine: Engine, threads: int) -> Clock:
+    if given not in (None, *CLOCKS):
+        raise InputError(f"--clock is cpu or wall, not {given!r}")
+    described: dict[str, Any] = engine.describe()
+    alone = described["device"] == "cpu" and threads == 1
+    return "cpu" if given == "cpu" or (given is None and alone) else "wall"
