@@ -1,4 +1,4 @@
-"""The compiled loops of `machine_jit.py` and `compose_jit.py`, once they are there; see `background.py`.
+"""The compiled loops of the `*_jit.py` files beside this one, once they are there; see `background.py`.
 
 The first table of a process is built without them. They build the same machine three times as fast and find
 the same maps twice as fast.
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from sortition.grammars.background import Background
 
-_MODULES: Final = ("compose_jit", "machine_jit")
+_MODULES: Final = ("compose_jit", "liveness_jit", "machine_jit", "table_jit")
 """Where the loops are: each has `LOOPS`, with the types they are compiled for, and what it `REPLACES`."""
 
 Definition = TypeVar("Definition", bound=Callable[..., Any])

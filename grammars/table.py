@@ -214,7 +214,7 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
     """
     composition = compose(machine, vocabulary.trie, accelerate.best(Composer))
     accelerate.LOOPS.start()
-    classes, class_of_map, token_classes = _classes(composition)
+    classes, class_of_map, token_classes = accelerate.best(classes_of)(composition)
     entries, actions, push_sites = _entries(
         composition, classes, class_of_map, len(machine), len(machine.returns)
     )
@@ -237,7 +237,7 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
     height = np.zeros(len(actions.target), np.int64)
     certain = (actions.effect >= 0)[entries.action]
     if recursive:
-        need, site_need = room_needed(frames, safe, depth_limit)
+        need, site_need = accelerate.best(room_needed)(frames, safe, depth_limit)
         if need[0] > depth_limit:
             raise TooLarge(f"every text of this grammar nests more than {depth_limit} deep")
         height = _heights(actions, push_sites, need, site_need)
@@ -246,7 +246,9 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         certain = plain[entries.action] <= need[entries.state]
 
     bounds = np.searchsorted(entries.state, np.arange(len(machine) + 1))
-    row_of_state, survives, certain_bits = _rows(bounds, entries.unit, certain, len(classes) + 1)
+    row_of_state, survives, certain_bits = accelerate.best(rows_of)(
+        bounds, entries.unit, certain, len(classes) + 1
+    )
     counts = np.bitwise_count(survives).astype(np.int64)
     open_question = ~certain & (entries.unit < token_classes)
     maps = composition.map_of_token
@@ -259,7 +261,7 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         start=0,
         depth_limit=depth_limit,
         recursive=recursive,
-        longest_exit=_longest_exit(entries, actions, machine.returns, depth_limit),
+        longest_exit=accelerate.best(longest_exit)(entries, actions, machine.returns, depth_limit),
         end_tokens=np.array(vocabulary.end_tokens, np.int32),
         token_class=_narrow(token_class, token_classes),
         row_of_state=row_of_state,
@@ -316,7 +318,7 @@ def lacks_bytes(machine: Machine, vocabulary: Vocabulary) -> bool:
     return bool((read & ~single).any())
 
 
-def _classes(composition: Composition) -> tuple[Wide, Wide, int]:
+def classes_of(composition: Composition) -> tuple[Wide, Wide, int]:
     """Maps that are classes, the class of each map (0: of none), and how many classes are of tokens.
 
     Class n + 1 is the nth of those maps. Classes are numbered in the order in which tokens, and then what
@@ -442,7 +444,7 @@ def _heights(actions: _Actions, push_sites: Ints, need: Wide, site_need: Wide) -
     return np.where(leaves, 0, height)
 
 
-def _rows(
+def rows_of(
     bounds: Wide, unit: Ints, certain: Flags, classes: int
 ) -> tuple[Ints, NDArray[np.uint32], NDArray[np.uint32]]:
     """The row of each state, and the distinct rows of survives and certain bits."""
@@ -453,11 +455,7 @@ def _rows(
         [number_of.setdefault(data[begin:end], len(number_of)) for begin, end in pairwise(ends)],
         np.int32,
     )
-    words = (classes + 31) // 32
-    if len(number_of) * words * 4 > BIT_BUDGET:
-        raise TooLarge(
-            f"{classes:,} token classes in {len(number_of):,} kinds of states are more than a table can hold"
-        )
+    words = words_of_rows(len(number_of), classes)
     packed = np.frombuffer(b"".join(number_of), np.int32)
     row = np.repeat(np.arange(len(number_of)), [len(key) // 4 for key in number_of])
     bits = np.zeros((2, len(number_of), words * 32), np.bool_)
@@ -467,7 +465,21 @@ def _rows(
     return row_of_state, survives, certain_bits
 
 
-def _longest_exit(entries: _Entries, actions: _Actions, returns: Ints, depth_limit: int) -> int:
+def words_of_rows(rows: int, classes: int) -> int:
+    """How many words each row needs.
+
+    Raises:
+        TooLarge: all rows together are beyond the budget.
+    """
+    words = (classes + 31) // 32
+    if rows * words * 4 > BIT_BUDGET:
+        raise TooLarge(
+            f"{classes:,} token classes in {rows:,} kinds of states are more than a table can hold"
+        )
+    return words
+
+
+def longest_exit(entries: _Entries, actions: _Actions, returns: Ints, depth_limit: int) -> int:
     """The most frames that one token leaves: the longest chain of actions each applied to what it left."""
     leaving = np.flatnonzero(actions.effect < 0)
     if not leaving.size:
