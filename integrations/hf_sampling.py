@@ -23,6 +23,7 @@ from sortition.grammars.table import Table
 from sortition.integrations.hf_generations import Generation, Remembering, parents, repeats
 from sortition.sampling.constraint import FREE
 from sortition.sampling.parameters import Parameters
+from sortition.sampling.policies import Policy
 from sortition.sampling.rules import (
     AllowedTokens,
     BadWords,
@@ -42,7 +43,7 @@ from sortition.sampling.rules import (
     TopP,
     Typical,
 )
-from sortition.sampling.sampler import Policy, Sampler, State
+from sortition.sampling.sampler import Sampler, State
 
 Seed: TypeAlias = int | Sequence[int] | None
 

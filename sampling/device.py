@@ -1,11 +1,13 @@
 """The backend for logits on a device: what `reference.py` draws, to the bit, in four launches of kernels.
 
-`launch` is all that a step does: it reads tensors, waits for nothing and can be captured in a CUDA graph.
-`draw_rows` is `launch` for a `Request`, which is on the host.
+`launch` is all that a draw does: it reads tensors, waits for nothing and can be captured in a CUDA graph.
+`settle` does what policies say of flagged rows, without looking which those are. `draw_rows` is `launch` for
+a `Request`, which is on the host.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -15,15 +17,16 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sortition.sampling import cpu, noise
+from sortition.sampling import noise
 from sortition.sampling.columns import CODES, END, GREEDY, Columns
-from sortition.sampling.draw import Draw, Report, Request
+from sortition.sampling.draw import EMPTY, INFINITE, NAN, Draw, Report, Request
 from sortition.sampling.kernels import LAUNCH, layout
 from sortition.sampling.kernels.edit import edit
 from sortition.sampling.kernels.finish import finish
 from sortition.sampling.kernels.scan import scan
 from sortition.sampling.kernels.select import select
 from sortition.sampling.parameters import EDITS, FILTERS
+from sortition.sampling.policies import SAYS, Policy
 
 TILE: Final = 4096
 """Logits that one program of `scan` and `select` reads: 16 for each thread."""
@@ -39,7 +42,7 @@ TYPICAL: Final = CODES["typical"]
 
 
 def supported(columns: Columns) -> NDArray[np.bool_]:
-    """Which rows the kernels can draw: bool [rows]. All others are the CPU's.
+    """Which rows the kernels can draw: bool [rows]. All others are the host's.
 
     Temperature has to come right before the filters, or after all of them. `typical` is not supported, as it
     does not keep the likeliest tokens.
@@ -54,16 +57,22 @@ def supported(columns: Columns) -> NDArray[np.bool_]:
     )
 
 
+def sees_history(columns: Columns) -> bool:
+    """Whether any row looks at what came before."""
+    return any(each.sees_history for each in columns.parameters)
+
+
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """The parameters of a batch for kernels, on their device; made once, as requests come and go.
+    """Parameters for kernels, on their device, those of a slot in each row; made once, as requests come.
 
     Attributes:
         whole, real: see `kernels/layout.py`.
-        edits, filters: int8 [rows, n], codes of stages, then `END`; without temperature.
+        edits, filters: int8 [slots, n], codes of stages, then `END`; without temperature.
         allowed: int32 [lists, words], a bit for each allowed token.
         bias_tokens, bias_values, phrase_spans, phrase_tokens: as in `Columns`, ids as int32.
-        named: how many tokens the edits of one row name at most, without end tokens and history.
+        named: how many tokens the edits of one slot name at most, without end tokens and history.
+        window: how many of the last tokens of a text its penalties see at most.
     """
 
     whole: Tensor
@@ -76,6 +85,7 @@ class Settings:
     phrase_spans: Tensor
     phrase_tokens: Tensor
     named: int
+    window: int
 
     @classmethod
     def of(cls, columns: Columns, width: int, device: torch.device) -> Self:
@@ -98,21 +108,23 @@ class Settings:
             begin, end = columns.allowed[row]
             allowed[at, columns.allowed_tokens[begin:end]] = True
         named = np.diff(columns.bias).sum(1) + np.diff(columns.phrases).sum(1)
+        windows = columns.penalty_window[[each.penalises for each in columns.parameters]]
 
         def upload(values: NDArray[Any], kind: torch.dtype) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).to(device, kind)
+            return uploaded(torch.from_numpy(np.ascontiguousarray(values)).to(kind), device)
 
         return cls(
             whole=upload(np.stack([whole[name] for name in layout.WHOLE_NAMES], axis=1), torch.int64),
             real=upload(np.stack([real[name] for name in layout.REAL_NAMES], axis=1), torch.float64),
             edits=upload(edits, torch.int8),
             filters=upload(filters, torch.int8),
-            allowed=packed(allowed).to(device),
+            allowed=uploaded(packed(allowed), device),
             bias_tokens=upload(columns.bias_tokens, torch.int32),
             bias_values=upload(columns.bias_values, torch.float32),
             phrase_spans=upload(columns.phrase_spans, torch.int32),
             phrase_tokens=upload(columns.phrase_tokens, torch.int32),
             named=int(named.max(initial=0)),
+            window=int(windows.max(initial=0)),
         )
 
 
@@ -120,44 +132,60 @@ class Settings:
 class Inputs:
     """What a step's draws depend on beside logits and settings, on their device.
 
+    A row is of a slot, after the slot's text and some drafts.
+
     Attributes:
-        seeds, positions: int64 [rows].
-        history: int32 [rows, n], prompt and output as one text, from the left.
-        lengths, prompt_lengths: int32 [rows], of the text and of its prompt.
-        end_tokens: int32 [rows, k]; negative ids are padding.
+        slots: int64 [rows], in which row of the settings, seeds and texts to look.
+        positions: int64 [rows].
+        seeds: int64 [slots].
+        history: int32 [slots, n], prompt and output as one text, from the left.
+        lengths, prompt_lengths: int32 [slots], of the text and of its prompt.
+        drafts: int32 [rows], the draft before each row but a slot's first.
+        local: int32 [rows], how many drafts come before a row; those rows stand right before it.
+        end_tokens: int [slots, k]; negative ids are padding.
+        longest: no text and its drafts have more tokens.
         mask: int32 [rows, words], a bit for each token that the grammar allows, None without any.
         stream: of the noise.
     """
 
-    seeds: Tensor
+    slots: Tensor
     positions: Tensor
+    seeds: Tensor
     history: Tensor
     lengths: Tensor
     prompt_lengths: Tensor
+    drafts: Tensor
+    local: Tensor
     end_tokens: Tensor
+    longest: int
     mask: Tensor | None = None
     stream: int = noise.TARGET
 
     @classmethod
     def of(cls, request: Request, device: torch.device) -> Self:
         """What a request says, uploaded."""
-        sees = any(each.sees_history for each in request.columns.parameters)
+        sees = sees_history(request.columns)
         text = np.concatenate([request.prompt, request.output], axis=1) if sees else request.prompt[:, :0]
         order = np.argsort(text < 0, axis=1, kind="stable")
         text = np.minimum(np.take_along_axis(text, order, axis=1), np.iinfo(np.int32).max)
         prompt = request.prompt if sees else text
 
         def upload(values: NDArray[Any], kind: torch.dtype = torch.int32) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).to(device, kind)
+            return uploaded(torch.from_numpy(np.ascontiguousarray(values)).to(kind), device)
 
+        nothing = torch.zeros(len(text), dtype=torch.int32, device=device)
         return cls(
-            seeds=upload(request.seeds, torch.int64),
+            slots=torch.arange(len(text), device=device),
             positions=upload(request.positions, torch.int64),
+            seeds=upload(request.seeds, torch.int64),
             history=upload(text),
             lengths=upload((text >= 0).sum(1)),
             prompt_lengths=upload((prompt >= 0).sum(1)),
+            drafts=nothing,
+            local=nothing,
             end_tokens=upload(request.end_tokens),
-            mask=None if request.grammar is None else packed(request.grammar).to(device),
+            longest=text.shape[1],
+            mask=None if request.grammar is None else uploaded(packed(request.grammar), device),
             stream=request.stream,
         )
 
@@ -166,7 +194,7 @@ class Workspace:
     """Room that the kernels of one step need, of any content; it may be used again at once.
 
     Args:
-        rows, width: of the logits.
+        rows, width: of the logits; there may be fewer rows.
         capacity: how many different tokens the edits of a row may name.
         device: where the logits are.
         tile, step, room: see `TILE`, `STEP` and `ROOM`.
@@ -212,39 +240,39 @@ class Workspace:
 
 
 def launch(
-    logits: Tensor, settings: Settings, inputs: Inputs, workspace: Workspace, entropy: bool = False
+    logits: Tensor,
+    settings: Settings,
+    inputs: Inputs,
+    workspace: Workspace,
+    entropy: bool = False,
+    treatments: Tensor | None = None,
+    into: Draw | None = None,
 ) -> Draw:
     """Draw a token for each row: four launches, whatever the rows ask for.
 
     Args:
         logits: float [rows, vocabulary], of any floating type and strides; not changed.
         settings, inputs: of the rows.
-        workspace: of the logits' shape.
+        workspace: of the logits' shape, or for more rows.
         entropy: whether to report entropies.
+        treatments: int32 [rows], what becomes of logits first; see `kernels/layout.py`.
+        into: where to write what rows draw; those that are skipped stay as they are.
 
     Raises:
         ValueError: the workspace is of another shape, or has too little room for the tokens that edits name.
     """
     rows, width = logits.shape
-    if (rows, width) != (workspace.rows, workspace.width):
+    if rows > workspace.rows or width != workspace.width:
         raise ValueError(f"a workspace of {workspace.rows} rows of {workspace.width} for {rows} of {width}")
     if needed(settings, inputs, width) > workspace.capacity:
         raise ValueError(
             f"edits may name {needed(settings, inputs, width)} tokens, room is for {workspace.capacity}"
         )
-    draw = Draw(
-        tokens=torch.empty(rows, dtype=torch.int64, device=logits.device),
-        kept=torch.empty(rows, dtype=torch.int64, device=logits.device),
-        flags=torch.empty(rows, dtype=torch.uint8, device=logits.device),
-        processed=Report(
-            logprobs=torch.empty(rows, dtype=torch.float32, device=logits.device),
-            entropy=torch.empty(rows, dtype=torch.float32, device=logits.device) if entropy else None,
-        ),
-    )
+    draw = blank(rows, logits.device, entropy) if into is None else into
     if not rows:
         return draw
     room = workspace
-    read = (logits, *logits.stride(), width)
+    read = (logits, *logits.stride(), width, treatments)
     edits = (
         room.plain,
         room.words,
@@ -258,10 +286,10 @@ def launch(
     binned = (room.bins, room.peaks, room.peaks_size)
     summed = (room.totals, room.weighted, room.counts, room.scores, room.score_tokens)
     edit[(rows,)](
-        *read, settings.whole, settings.real, settings.edits, settings.edits.shape[1], inputs.positions,
-        inputs.mask, settings.allowed,
-        inputs.history, inputs.history.shape[1], inputs.lengths, inputs.prompt_lengths,
-        inputs.end_tokens, inputs.end_tokens.shape[1],
+        *read, settings.whole, settings.real, settings.edits, settings.edits.shape[1],
+        inputs.slots, inputs.positions, inputs.mask, settings.allowed,
+        inputs.history, inputs.history.stride(0), inputs.lengths, inputs.prompt_lengths,
+        inputs.drafts, inputs.local, inputs.end_tokens, inputs.end_tokens.shape[1],
         settings.bias_tokens, settings.bias_values, settings.phrase_spans, settings.phrase_tokens,
         room.touched, room.places, room.biases, room.outs, room.in_prompt, room.in_output,
         *edits, room.bins,
@@ -271,7 +299,7 @@ def launch(
     grid = (rows, room.programs)
     scan[grid](*read, *edits, *scanned, BLOCK=room.tile, num_warps=8, **LAUNCH)
     drawn = (settings.whole, settings.real)
-    keyed = (inputs.seeds, inputs.positions, inputs.stream)
+    keyed = (inputs.slots, inputs.seeds, inputs.positions, inputs.stream)
     select[grid](
         *read,
         *drawn,
@@ -293,31 +321,92 @@ def launch(
     return draw
 
 
+def blank(rows: int, device: torch.device, entropy: bool = False) -> Draw:
+    """A draw of so many rows to write to, with no flags."""
+    return Draw(
+        tokens=torch.empty(rows, dtype=torch.int64, device=device),
+        kept=torch.empty(rows, dtype=torch.int64, device=device),
+        flags=torch.zeros(rows, dtype=torch.uint8, device=device),
+        processed=Report(
+            logprobs=torch.empty(rows, dtype=torch.float32, device=device),
+            entropy=torch.empty(rows, dtype=torch.float32, device=device) if entropy else None,
+        ),
+    )
+
+
 def needed(settings: Settings, inputs: Inputs, width: int) -> int:
     """How many different tokens the edits of a row may name."""
-    return min(width, settings.named + inputs.end_tokens.shape[1] + inputs.history.shape[1])
+    seen = min(settings.window, inputs.longest)
+    return min(width, settings.named + inputs.end_tokens.shape[1] + seen)
+
+
+TREATMENTS: Final = (
+    (NAN, layout.WITHOUT_NAN.value),
+    (INFINITE, layout.ONLY_INFINITE.value),
+    (EMPTY, layout.WITHOUT_EDITS.value),
+    (EMPTY, layout.AS_LIKELY.value),
+)
+"""What mends a row with a flag, as in `policies.MENDS`; a row keeps the treatments that it has had."""
+
+
+def settle(
+    draw: Draw,
+    logits: Tensor,
+    settings: Settings,
+    inputs: Inputs,
+    workspace: Workspace,
+    policies: Mapping[int, Policy],
+) -> Draw:
+    """The draw with flagged rows as their policies want them; see `policies.settled`.
+
+    Which rows are flagged only the device knows: so with "mend" all are drawn again, those without the flag
+    skipped, and "raise" waits.
+
+    Raises:
+        ValueError: a row is flagged whose policy is "raise".
+    """
+    if all(policy == "flag" for policy in policies.values()):
+        return draw
+    pending = draw.flags
+    treatments = torch.zeros(len(pending), dtype=torch.int32, device=pending.device)
+    for flag, treatment in TREATMENTS:
+        policy = policies[flag]
+        flagged = (pending & flag) != 0
+        pending = pending.masked_fill(flagged, 0)
+        if policy == "raise":
+            if bool(flagged.any()):
+                raise ValueError(f"rows {flagged.nonzero()[:10, 0].tolist()}: {SAYS[flag]}")
+        elif policy == "mend":
+            treatments = torch.where(flagged, treatments | treatment, treatments)
+            skips = treatments.masked_fill(~flagged, layout.SKIPPED.value)
+            again = replace(draw, flags=torch.zeros_like(draw.flags))
+            launch(logits, settings, inputs, workspace, draw.processed.entropy is not None, skips, again)
+            pending = torch.where(flagged, again.flags, pending)
+        elif policy != "flag":
+            draw = replace(draw, tokens=draw.tokens.masked_fill(flagged, policy))
+    return draw
 
 
 def draw_rows(logits: Tensor, request: Request) -> Draw:
     """Draw a token for each row; see `Backend`, but logits may be on a device, and what comes back is there.
 
-    Rows that are not `supported`, and whole requests for the most likely tokens or the raw law, are drawn by
-    the CPU's backend, for which their logits come to the host.
+    Args:
+        logits: float [rows, vocabulary].
+        request: of rows that are `supported`, and for no more to report than entropies.
     """
     logits = logits.detach()
-    if request.top or request.raw:
-        return cpu.draw_rows(logits.cpu(), request).to(logits.device)
     rows, width = logits.shape
     settings = Settings.of(request.columns, width, logits.device)
     inputs = Inputs.of(request, logits.device)
     workspace = Workspace(rows, width, needed(settings, inputs, width), logits.device)
-    draw = launch(logits, settings, inputs, workspace, request.entropy)
-    rest = np.flatnonzero(~supported(request.columns))
-    if not len(rest):
-        return draw
-    index = torch.from_numpy(rest).to(logits.device)
-    others = cpu.draw_rows(logits[index].cpu(), request.rows(rest)).to(logits.device)
-    return replace(draw.with_rows(index, others), flags=draw.flags.index_copy(0, index, others.flags))
+    return launch(logits, settings, inputs, workspace, request.entropy)
+
+
+def uploaded(values: Tensor, device: torch.device) -> Tensor:
+    """The same on a device, which need not wait for the host, nor the host for it."""
+    if device.type == "cuda":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
 
 
 def packed(flags: NDArray[np.bool_]) -> Tensor:

@@ -37,18 +37,16 @@ class Batch:
     """What a step reads, on the device.
 
     Attributes:
-        slots: int64 [requests].
-        first_row: int32 [requests + 1], where the rows of logits of each request begin.
-        row_slots: int64 [rows].
+        slots: int64 [rows], which slot each row of logits is of; those of a slot stand one after another.
+        local: int32 [rows], how many drafts come before each row: 0, 1, 2 and so on.
         tokens: int32 [slots, n], the tokens of each slot.
         totals: int32 [slots], how many of them are committed.
-        drafts: int32 [rows], the draft before each row but a request's first; negative ones read nothing.
+        drafts: int32 [rows], the draft before each row but a slot's first; negative ones read nothing.
         end_tokens: int64 [slots, k], each filled up with one of its own.
     """
 
     slots: Tensor
-    first_row: Tensor
-    row_slots: Tensor
+    local: Tensor
     tokens: Tensor
     totals: Tensor
     drafts: Tensor
@@ -60,25 +58,28 @@ class Rows:
     """Where each row of logits is, and what may come next.
 
     Attributes:
-        position: of the rows.
+        position: of each row.
         classes: int32 [rows, words], a bit for each class of tokens that may come next.
-        facts: int32 [rows], see `kernels/advance.py`.
+        facts: int32 [rows]; see `kernels/advance.py`.
+        slots, end_tokens: of the batch.
     """
 
     position: Position
     classes: Tensor
     facts: Tensor
+    slots: Tensor
+    end_tokens: Tensor
 
 
 class Walk:
-    """Moves the slots of a constraint, which may get more grammars on the way.
+    """Follows the texts of a constraint's slots, and judges rows of logits.
 
     Args:
-        constraint: whose slots are moved.
-        width: of the logits.
+        constraint: whose grammars, end tokens and slots these are; its `slots` and `refused` change.
+        width: of logits.
 
     Attributes:
-        read: int64 [slots], how many of each slot's tokens have been read; to be set as a slot is assigned.
+        read: int64 [slots], how many of each slot's tokens have been read; to be set when a slot is assigned.
     """
 
     def __init__(self, constraint: Constraint, width: int) -> None:
@@ -89,45 +90,64 @@ class Walk:
 
     def advance(self, batch: Batch) -> Rows:
         """Read what has been committed, which moves slots, and then drafts, which do not."""
-        arena, slots = self.constraint.arena, self.constraint.slots
-        count, limit = len(batch.row_slots), slots.stack.shape[1]
+        count, limit = len(batch.slots), self.constraint.slots.stack.shape[1]
 
         def empty(*shape: int, kind: torch.dtype = torch.int32) -> Tensor:
-            return torch.empty(shape, dtype=kind, device=slots.state.device)
+            return torch.empty(shape, dtype=kind, device=batch.slots.device)
 
         position = Position(
             empty(count), empty(count), empty(count), empty(count, limit), empty(count, kind=torch.bool)
         )
-        rows = Rows(position, empty(count, arena.token_words), empty(count))
+        return self._advance(self.constraint.slots, self.read, batch, position)
+
+    def step(self, position: Position, tokens: Tensor | None = None) -> Rows:
+        """Where one token [rows] takes each row, or where rows are; slots stay where they are."""
+        count, device = len(position.grammar), position.state.device
+        nothing = torch.zeros(count, dtype=torch.int32, device=device)
+        batch = Batch(
+            slots=torch.arange(count, device=device),
+            local=nothing,
+            tokens=nothing[:, None] if tokens is None else tokens.to(torch.int32)[:, None],
+            totals=nothing if tokens is None else nothing + 1,
+            drafts=nothing,
+            end_tokens=self.constraint.end_tokens.expand(count, -1).contiguous(),
+        )
+        # Every row is a slot of its own, which may be written before it is read as a row.
+        after = Position(*(part.clone() for part in position))
+        return self._advance(after, torch.zeros_like(batch.slots), batch, after)
+
+    def _advance(self, slots: Position, read: Tensor, batch: Batch, position: Position) -> Rows:
+        arena, count, limit = self.constraint.arena, len(batch.slots), slots.stack.shape[1]
+        device = slots.state.device
+        classes = torch.empty((count, arena.token_words), dtype=torch.int32, device=device)
+        facts = torch.empty(count, dtype=torch.int32, device=device)
         tables = {**vars(arena), "vocabulary_size": arena.vocabulary_size, "certain_size": len(arena.certain)}
         tables["present"] = self._present_in(arena)
-        advance[(len(batch.slots),)](
+        advance[(count,)](
             *(tables[name] for name in TABLES),
-            *slots, limit, self.read, self.constraint.refused,
-            batch.slots, batch.first_row, batch.tokens, batch.tokens.shape[1], batch.totals, batch.drafts,
+            *slots, limit, read, self.constraint.refused,
+            batch.slots, batch.local, count, batch.tokens, batch.tokens.stride(0), batch.totals, batch.drafts,
             batch.end_tokens, batch.end_tokens.shape[1],
-            *position, rows.classes, rows.facts,
+            *position, classes, facts,
             LIMIT=bits(limit), PUSH=bits(arena.longest_push), WORDS=bits(arena.token_words),
             CONDITIONAL=bits(arena.most_conditional), ENDS=bits(batch.end_tokens.shape[1]),
             num_warps=1, **LAUNCH,
         )  # fmt: skip
-        return rows
+        return Rows(position, classes, facts, batch.slots, batch.end_tokens)
 
-    def mask(self, batch: Batch, rows: Rows) -> Tensor:
+    def mask(self, rows: Rows) -> Tensor:
         """The tokens that may come next: int32 [rows, words], a bit for each, the lowest first."""
-        return self._mask(batch, rows)[0]
+        return self._mask(rows)[0]
 
-    def apply(self, logits: Tensor, batch: Batch, rows: Rows) -> Tensor:
-        """`Constraint.apply`: new logits [rows, width]."""
-        allowed, judgement = self._mask(batch, rows)
-        into = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        read = (logits, *logits.stride(), self.width, allowed, allowed.shape[1], judgement)
+    def apply(self, logits: Tensor, rows: Rows) -> None:
+        """`Constraint.apply`, but logits [rows, width] are changed in place, and free rows are not read."""
+        allowed, judgement = self._mask(rows)
+        read = (logits, *logits.stride(), self.width, allowed, allowed.shape[1], judgement, rows.facts)
         grid = (len(logits), triton.cdiv(self.width, TILE))
         judge[grid](*read, BLOCK=TILE, num_warps=8, **LAUNCH)
-        apply[grid](*read, rows.facts, into, BLOCK=TILE, num_warps=8, **LAUNCH)
-        return into
+        apply[grid](*read, BLOCK=TILE, num_warps=8, **LAUNCH)
 
-    def _mask(self, batch: Batch, rows: Rows) -> tuple[Tensor, Tensor]:
+    def _mask(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """The tokens that may come next, and room to judge logits in."""
         arena, device = self.constraint.arena, rows.facts.device
         words = triton.cdiv(self.width, 32)
@@ -135,8 +155,8 @@ class Walk:
         judgement = torch.empty(len(rows.facts), dtype=torch.int32, device=device)
         mask[(len(rows.facts), triton.cdiv(self.width, TILE))](
             arena.token_class, arena.vocabulary_size, arena.token_words,
-            rows.position.grammar, rows.classes, rows.facts, batch.row_slots,
-            batch.end_tokens, batch.end_tokens.shape[1], self.width, allowed, words, judgement,
+            rows.position.grammar, rows.classes, rows.facts, rows.slots,
+            rows.end_tokens, rows.end_tokens.shape[1], self.width, allowed, words, judgement,
             BLOCK=TILE, num_warps=8, **LAUNCH,
         )  # fmt: skip
         return allowed, judgement

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 FIRST: Final = 16
 """Tokens that there is room for at first; later there is room for as many again."""
@@ -15,26 +16,20 @@ FIRST: Final = 16
 
 _lock: Final = threading.Lock()
 
+Ids = TypeVar("Ids", NDArray[np.int64], Tensor)
+
 
 @dataclass(eq=False)
-class Room:
+class Room(Generic[Ids]):
     """Where the outputs of a state and of those after it stand, each the beginning of the next.
 
     Attributes:
-        ids: int64 [rows, room].
+        ids: [rows, room].
         filled: columns that belong to some state.
     """
 
-    ids: NDArray[np.int64]
+    ids: Ids
     filled: int
-
-    @classmethod
-    def of(cls, output: NDArray[np.int64]) -> Self:
-        """A room of its own for an output [rows, n]."""
-        rows, length = output.shape
-        ids = np.empty((rows, max(FIRST, 2 * length)), np.int64)
-        ids[:, :length] = output
-        return cls(ids, length)
 
     def takes(self, length: int) -> bool:
         """Whether an output of this length is the last one here, and can grow; if so, it has grown."""
@@ -45,16 +40,18 @@ class Room:
 
 
 def grown(
-    output: NDArray[np.int64], tokens: NDArray[np.int64], room: Room | None
-) -> tuple[NDArray[np.int64], Room]:
+    output: NDArray[np.int64], tokens: NDArray[np.int64], room: Room[NDArray[np.int64]] | None
+) -> tuple[NDArray[np.int64], Room[NDArray[np.int64]]]:
     """The output [rows, n] with one more token [rows], and the room that it stands in.
 
     What stood there before is not moved, so that a thousand states of one text take little more than the last
     of them. A second state that goes on from the same one gets a room of its own.
     """
-    length = output.shape[1]
+    rows, length = output.shape
     if room is None or not room.takes(length):
-        room = Room.of(output)
+        ids = np.empty((rows, max(FIRST, 2 * length)), np.int64)
+        ids[:, :length] = output
+        room = Room(ids, length)
         room.takes(length)
     room.ids[:, length] = tokens
     return room.ids[:, : length + 1], room

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 import numpy as np
 import torch
@@ -21,17 +21,23 @@ from sortition.grammars.vocabulary import Vocabulary
 from sortition.sampling import cpu, reference
 from sortition.sampling.columns import Columns
 from sortition.sampling.constraint import FREE, Constraint, Position
+from sortition.sampling.device_state import DeviceState
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
 from sortition.sampling.history import Room, grown
 from sortition.sampling.numerics import WIDEST
-from sortition.sampling.parameters import FILTERS, Parameters, Ties
+from sortition.sampling.parameters import Parameters, Ties
+from sortition.sampling.policies import Policy, settled
 from sortition.sampling.rules import Constrain, Rule
 
-Policy: TypeAlias = Literal["flag", "raise", "mend"] | int
-"""What becomes of a row that cannot be drawn from as it is: see `Sampler`."""
+if TYPE_CHECKING:
+    # It needs Triton, which is not everywhere.
+    from sortition.sampling.device_sampler import DeviceSampler
 
 BACKENDS: Final[dict[str, Backend]] = {"cpu": cpu.draw_rows, "reference": reference.draw_rows}
-"""By name; all of them give the same bits."""
+"""Those that draw on the host, by name; all of them give the same bits."""
+
+KERNELS: Final = "triton"
+"""The backend that draws on a device, with the same bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +58,7 @@ class State:
     prompt: NDArray[np.int64]
     output: NDArray[np.int64]
     grammar: Position | None = None
-    room: Room | None = None
+    room: Room[NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -85,10 +91,10 @@ class Sampler:
 
     A row whose logits are all -inf, or hold NaN or +inf among the tokens that it may draw, is flagged. What
     it draws is up to the policy for that flag, for NaN's before that for +inf: with "flag" the token is -1;
-    with "raise" the call fails; with a number it is that token; with "mend" the row is drawn again, NaN taken
-    for -inf, and +inf for the only candidates. Where nothing is left, it is drawn without the rules that
-    change logits, but never without the grammar; and where even so nothing is left, all that the grammar
-    allows is equally likely.
+    with "raise" the call fails, for which it waits for a device; with a number it is that token; with "mend"
+    the row is drawn again, NaN taken for -inf, and +inf for the only candidates. Where nothing is left, it is
+    drawn without the rules that change logits, but never without the grammar; and where even so nothing is
+    left, all that the grammar allows is equally likely.
 
     Args:
         parts: the vocabulary if a rule needs it, rules (each at most once), and `Constrain`, in any order.
@@ -101,10 +107,13 @@ class Sampler:
         entropy: whether to report entropies.
         raw: whether to report the law of the logits as they come, too.
         on_empty, on_nan, on_infinite: policies.
-        backend: which implementation draws.
+        backend: which implementation draws: "triton", "cpu" or "reference", which all give the same bits.
+            Without, it is "triton" for logits on a GPU, and "cpu" for all others and for what kernels do not
+            know: `typical`, a temperature between edits or between filters, `top` and `raw`. Those two take
+            logits to the host, and wait for them.
 
     Attributes:
-        backend: what draws.
+        backend: what draws on the host.
 
     Raises:
         ValueError: rules that contradict each other, or something out of its bounds.
@@ -125,7 +134,7 @@ class Sampler:
         on_empty: Policy = "flag",
         on_nan: Policy = "flag",
         on_infinite: Policy = "flag",
-        backend: str = "cpu",
+        backend: str | None = None,
     ) -> None:
         vocabulary, constrain, self._rules = _sorted(parts)
         stages = tuple(_stage(part) for part in parts if not isinstance(part, Vocabulary))
@@ -159,9 +168,11 @@ class Sampler:
         if _whole("top", top) < 0:
             raise ValueError(f"top is 0 or more, not {top}")
         self._report: dict[str, Any] = {"top": top, "entropy": entropy, "raw": raw}
-        if backend not in BACKENDS:
-            raise ValueError(f"unknown backend {backend!r}; there are {', '.join(BACKENDS)}")
-        self.backend: Final = BACKENDS[backend]
+        if backend not in (None, KERNELS, *BACKENDS):
+            raise ValueError(f"unknown backend {backend!r}; there are {', '.join((*BACKENDS, KERNELS))}")
+        self._named: Final = backend
+        self.backend: Final = BACKENDS.get(backend or "cpu", cpu.draw_rows)
+        self._drawers: dict[tuple[torch.device, int], DeviceSampler | None] = {}
         self._columns: dict[int, Columns] = {}
         self._columns_of(max([1, *(len(rule) for rule in self._rules)]))
 
@@ -170,12 +181,32 @@ class Sampler:
         parts = [*parts, *map(repr, self._rules), f"order={self._shared['order']!r}"]
         return f"Sampler({', '.join(parts)})"
 
+    @overload
     def start(
         self,
         rows: int,
         seed: int | Sequence[int] | None = None,
         prompts: Sequence[Sequence[int]] | Tensor | None = None,
-    ) -> State:
+    ) -> State: ...
+
+    @overload
+    def start(
+        self,
+        rows: int,
+        seed: int | Sequence[int] | None = None,
+        prompts: Sequence[Sequence[int]] | Tensor | None = None,
+        *,
+        device: torch.device | str,
+    ) -> State | DeviceState: ...
+
+    def start(
+        self,
+        rows: int,
+        seed: int | Sequence[int] | None = None,
+        prompts: Sequence[Sequence[int]] | Tensor | None = None,
+        *,
+        device: torch.device | str | None = None,
+    ) -> State | DeviceState:
         """The state of rows that have generated nothing.
 
         Args:
@@ -183,6 +214,8 @@ class Sampler:
             seed: one for each row; or one for the first, and each further row has the next number; without,
                 everyone gets a random one.
             prompts: ids of each row's prompt, for rules that look at it; negative ones are padding.
+            device: where the logits will be. Where kernels draw, the state is there, too, and neither a draw
+                nor `advance` waits; everywhere else, and without a device, it is on the host.
 
         Raises:
             ValueError: seeds or prompts of another number of rows.
@@ -200,31 +233,45 @@ class Sampler:
         for name, count in (("seeds", len(seeds)), ("prompts", len(prompt))):
             if count != rows:
                 raise ValueError(f"{count} {name} for {rows} rows")
-        grammar = None
-        if self._tables:
-            grammar = self._constraint(torch.device("cpu")).start(torch.tensor(self._grammar_of(rows)))
-        return State(
+        text = Request(
+            columns=self._columns_of(rows),
             seeds=np.array([_signed(each) for each in seeds], np.int64),
             positions=np.zeros(rows, np.int64),
             prompt=prompt,
             output=np.zeros((rows, 0), np.int64),
-            grammar=grammar,
+            end_tokens=np.zeros((rows, 0), np.int64),
         )
+        grammars = self._grammar_of(rows) if self._tables else []
+        if device is not None:
+            kernels = self._kernels(torch.device(device), rows)
+            if kernels is not None:
+                return kernels.start(text, grammars)
+        grammar = None
+        if self._tables:
+            grammar = self._constraint(torch.device("cpu")).start(torch.tensor(grammars))
+        return State(text.seeds, text.positions, text.prompt, text.output, grammar)
 
-    def __call__(self, logits: Tensor, state: State) -> Draw:
+    def __call__(self, logits: Tensor, state: State | DeviceState) -> Draw:
         """Draw a token for each row.
 
         Args:
             logits: float [rows, vocabulary], of any floating type, strides and device; not changed.
-            state: of the rows.
+            state: of the rows. One that is on the host is uploaded for kernels, with the grammar's mask.
 
         Raises:
-            ValueError: the shapes do not fit, a rule names a token beyond the logits, or a row is flagged
-                whose policy is "raise".
+            ValueError: the shapes or devices do not fit, a rule names a token beyond the logits, or a row is
+                flagged whose policy is "raise".
         """
         _check_logits(logits, len(state))
+        self._check_width(logits.shape[1])
+        kernels = self._kernels(logits.device, len(state))
+        if isinstance(state, DeviceState):
+            if kernels is None or state.device != logits.device:
+                raise ValueError(f"the state is on {state.device}, and the logits are on {logits.device}")
+            return kernels.draw(logits.detach(), state)
         request = replace(self.request(state, logits.shape[1]), **self._report)
-        # Until kernels draw on the device, rows come to the host.
+        if kernels is not None:
+            return kernels.draw_request(logits.detach(), request)
         draw = self.draw(logits.detach().cpu(), request)
         return draw if logits.device.type == "cpu" else draw.to(logits.device)
 
@@ -243,7 +290,8 @@ class Sampler:
         if places > 1:
             columns = columns.rows(np.arange(len(columns)).repeat(places))
         columns.check(width)
-        self._check_state(state, width)
+        self._check_width(width)
+        self._check_state(state)
         return Request(
             columns=columns,
             seeds=state.seeds,
@@ -254,15 +302,21 @@ class Sampler:
             grammar=self.allowed(state, width) if self._tables else None,
         )
 
-    def _check_state(self, state: State, width: int) -> None:
+    def _check_width(self, width: int) -> None:
+        """That what is named has a logit."""
+        if self._end_tokens and self._end_tokens[-1] >= width:
+            raise ValueError(f"end token {self._end_tokens[-1]} is beyond logits of {width} tokens")
+        for policy in self._policies.values():
+            if not isinstance(policy, str) and policy >= width:
+                raise ValueError(f"a policy is token {policy}, and there are {width} tokens")
+
+    def _check_state(self, state: State) -> None:
         """That a state is one of this sampler's, as far as can be seen."""
         if bool(self._tables) != (state.grammar is not None):
             this, that = ("a", "no") if self._tables else ("no", "a")
             raise ValueError(
                 f"this sampler has {this} grammar, and the state is of one that has {that} grammar"
             )
-        if self._end_tokens and self._end_tokens[-1] >= width:
-            raise ValueError(f"end token {self._end_tokens[-1]} is beyond logits of {width} tokens")
         if len(state) and int(state.positions.max()) >= POSITIONS:
             raise ValueError(f"a position is below {POSITIONS:,}, not {int(state.positions.max()):,}")
 
@@ -277,7 +331,9 @@ class Sampler:
             ValueError: a row is flagged whose policy is "raise".
         """
         draw = self.backend(logits, request)
-        return self._settled(draw, logits, request) if bool(draw.flags.any()) else draw
+        if not bool(draw.flags.any()):
+            return draw
+        return settled(draw, logits, request, self.backend, self._policies)
 
     def taken_over(self, state: State, other: Sampler, places: int = 1) -> State:
         """The state of another sampler as one of this one's.
@@ -299,8 +355,20 @@ class Sampler:
             raise ValueError("a sampler looks at what was generated, and the state is of one that does not")
         return state if self._tables else replace(state, grammar=None)
 
-    def advance(self, state: State, tokens: Tensor | Sequence[int]) -> State:
+    @overload
+    def advance(self, state: State, tokens: Tensor | Sequence[int]) -> State: ...
+
+    @overload
+    def advance(self, state: DeviceState, tokens: Tensor | Sequence[int]) -> DeviceState: ...
+
+    def advance(self, state: State | DeviceState, tokens: Tensor | Sequence[int]) -> State | DeviceState:
         """The state after each row has generated a token; a negative one is none, and the row stays."""
+        if isinstance(state, DeviceState):
+            kernels = self._kernels(state.device, len(state))
+            on_device = torch.as_tensor(tokens, device=state.device)
+            if kernels is None or on_device.shape != (len(state),):
+                raise ValueError(f"{tuple(on_device.shape)} tokens for {len(state)} rows")
+            return kernels.advance(state, on_device)
         ids = _ids("tokens", torch.as_tensor(tokens))
         if ids.shape != (len(state),):
             raise ValueError(f"{tuple(ids.shape)} tokens for {len(state)} rows")
@@ -320,33 +388,28 @@ class Sampler:
         constraint = self._constraint(state.grammar.state.device)
         return np.asarray(constraint.allowed(state.grammar, width).numpy())
 
-    def _settled(self, draw: Draw, logits: Tensor, request: Request) -> Draw:
-        """The draw with flagged rows as their policies want them."""
-        pending, mended = draw.flags.clone(), logits.to(torch.float32, copy=True)
-        for flag, mend in MENDS:
-            policy = self._policies[flag]
-            rows = torch.nonzero(pending & flag)[:, 0]
-            if not len(rows):
-                continue
-            if policy == "raise":
-                raise ValueError(f"rows {rows.tolist()[:10]}: {SAYS[flag]}")
-            pending[rows] = 0
-            if policy == "mend":
-                mended[rows], part = mend(mended[rows], request.rows(np.asarray(rows.numpy())))
-                again = self.backend(mended[rows], part)
-                draw = draw.with_rows(rows, again)
-                pending[rows] = again.flags
-            elif policy != "flag":
-                if policy >= logits.shape[1]:
-                    raise ValueError(f"a policy is token {policy}, and there are {logits.shape[1]} tokens")
-                draw = replace(draw, tokens=draw.tokens.index_fill(0, rows, policy))
-        if draw.raw is None:
-            return draw
-        # The raw law is that of the logits as they came, whatever was drawn in the end.
-        for row in torch.nonzero(draw.flags)[:, 0].tolist():
-            law = reference.raw_law(logits[row].float().numpy())
-            draw.raw.logprobs[row] = float(law.logprob(int(draw.tokens[row])))
-        return draw
+    def _kernels(self, device: torch.device, rows: int) -> DeviceSampler | None:
+        """What draws so many rows on this device, None where the host does."""
+        if self._named != KERNELS and (self._named is not None or device.type != "cuda"):
+            return None
+        key = device, rows
+        if key not in self._drawers:
+            self._drawers = {key: self._new_kernels(device, rows)}
+        return self._drawers[key]
+
+    def _new_kernels(self, device: torch.device, rows: int) -> DeviceSampler | None:
+        try:
+            from sortition.sampling.device_sampler import DeviceSampler
+        except ImportError as error:
+            if self._named is None:
+                return None
+            raise ValueError("kernels need Triton, which is not installed") from error
+        found = DeviceSampler(
+            self._tables, self._columns_of(rows), self._end_tokens, self._policies, self._report, device
+        )
+        if self._named is not None and found.refusal is not None:
+            raise ValueError(f"{found.refusal}; without a backend, the host draws")
+        return found if found.refusal is None else None
 
     def _columns_of(self, rows: int) -> Columns:
         """The parameters of so many rows."""
@@ -372,13 +435,6 @@ class Sampler:
                 self._tables, device=device, end_tokens=self._end_tokens or None
             )
         return self._constraints[device]
-
-
-SAYS: Final = {
-    EMPTY: "no token is left to draw",
-    NAN: "the logit of a token that may be drawn is NaN",
-    INFINITE: "the logit of a token that may be drawn is +inf",
-}
 
 
 def padded(lists: Sequence[Sequence[int]] | Tensor) -> NDArray[np.int64]:
@@ -458,37 +514,3 @@ def _check_logits(logits: Tensor, rows: int) -> None:
         raise ValueError(f"logits of {len(logits)} rows for a state of {rows}")
     if not 0 < logits.shape[1] <= WIDEST:
         raise ValueError(f"logits of {logits.shape[1]} tokens; there are 1 to {WIDEST}")
-
-
-Mend: TypeAlias = Callable[[Tensor, Request], tuple[Tensor, Request]]
-"""Logits of flagged rows and their request -> what can perhaps be drawn from."""
-
-
-def _without_nan(logits: Tensor, request: Request) -> tuple[Tensor, Request]:
-    return logits.masked_fill(logits.isnan(), -torch.inf), request
-
-
-def _only_infinite(logits: Tensor, request: Request) -> tuple[Tensor, Request]:
-    return torch.where(logits == torch.inf, 0.0, -torch.inf), request
-
-
-def _without_edits(logits: Tensor, request: Request) -> tuple[Tensor, Request]:
-    kept = ("temperature", *FILTERS, "order", "ties", "min_keep")
-    plain = [
-        Parameters(**{name: getattr(each, name) for name in kept}) for each in request.columns.parameters
-    ]
-    return logits.masked_fill(~logits.isfinite(), -torch.inf), replace(request, columns=Columns.of(plain))
-
-
-def _all_as_likely(logits: Tensor, request: Request) -> tuple[Tensor, Request]:
-    plain = replace(request, columns=Columns.of([Parameters()] * len(logits)))
-    return torch.zeros_like(logits), plain
-
-
-MENDS: Final[tuple[tuple[int, Mend], ...]] = (
-    (NAN, _without_nan),
-    (INFINITE, _only_infinite),
-    (EMPTY, _without_edits),
-    (EMPTY, _all_as_likely),
-)
-"""In the order in which flags count; a mended row may show a later one."""

@@ -75,7 +75,14 @@ def draw(dtype: torch.dtype) -> None:
         grammar=np.ones((1, WIDTH), np.bool_) if everything else None,
         entropy=everything,
     )
-    device.draw_rows(torch.zeros(1, WIDTH, dtype=dtype), request)
+    logits = torch.zeros(1, WIDTH, dtype=dtype)
+    if not everything:
+        device.draw_rows(logits, request)
+        return
+    settings = device.Settings.of(request.columns, WIDTH, logits.device)
+    inputs = device.Inputs.of(request, logits.device)
+    room = device.Workspace(1, WIDTH, device.needed(settings, inputs, WIDTH), logits.device)
+    device.launch(logits, settings, inputs, room, True, torch.zeros(1, dtype=torch.int32))
 
 
 def walk(dtype: torch.dtype) -> None:
@@ -84,16 +91,15 @@ def walk(dtype: torch.dtype) -> None:
     constraint = Constraint([regex(r"\[1*\]").compile(vocabulary)], slots=1)
     numbers = torch.zeros(2, dtype=torch.int32)
     batch = device_constraint.Batch(
-        slots=torch.zeros(1, dtype=torch.int64),
-        first_row=numbers,
-        row_slots=torch.zeros(2, dtype=torch.int64),
+        slots=torch.zeros(2, dtype=torch.int64),
+        local=numbers,
         tokens=torch.zeros((1, 16), dtype=torch.int32),
         totals=numbers,
         drafts=numbers,
         end_tokens=torch.zeros((1, 2), dtype=torch.int64),
     )
     steps = device_constraint.Walk(constraint, WIDTH)
-    steps.apply(torch.zeros(2, WIDTH, dtype=dtype), batch, steps.advance(batch))
+    steps.apply(torch.zeros(2, WIDTH, dtype=dtype), steps.advance(batch))
 
 
 KERNELS: dict[str, tuple[Any, Callable[[torch.dtype], None]]] = {

@@ -33,9 +33,20 @@ from sortition.grammars.table import Table, build_table
 from sortition.sampling import device, noise, numerics, reference
 from sortition.sampling.constraint import Constraint, Position
 from sortition.sampling.device_constraint import Batch, Walk
+from sortition.sampling.device_state import DeviceState
 from sortition.sampling.draw import Draw, Request
 from sortition.sampling.kernels import numerics as kernels
 from sortition.sampling.parameters import Parameters
+from sortition.sampling.rules import (
+    AllowedTokens,
+    Constrain,
+    FrequencyPenalty,
+    LogitBias,
+    Temperature,
+    TopP,
+    Typical,
+)
+from sortition.sampling.sampler import Sampler
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -203,22 +214,6 @@ def test_zeros_have_no_sign(parameters: dict[str, Any]) -> None:
     assert_same(draw(logits, request, tile=128, step=128), reference.draw_rows(logits, request))
 
 
-def test_rows_that_are_not_supported_are_the_cpus() -> None:
-    parameters = [
-        Parameters(top_p=0.9),
-        Parameters(typical=0.5),
-        Parameters(order=("top_k", "temperature", "top_p"), top_k=20, top_p=0.8, temperature=0.5),
-        Parameters(order=("temperature", "logit_bias"), temperature=2.0, logit_bias={1: 4.0}),
-        Parameters(order="llama.cpp", temperature=0.5, top_k=9),
-    ]
-    request = request_of(parameters, entropy=True)
-    assert device.supported(request.columns).tolist() == [True, False, False, False, True]
-    logits = torch.randn(5, 200)
-    logits[1, 3] = torch.nan
-    for asked in (request, replace(request, top=3, raw=True)):
-        assert_same(device.draw_rows(logits, asked), reference.draw_rows(logits, asked))
-
-
 def test_a_workspace_may_be_used_again() -> None:
     requests = [
         request_of([Parameters(top_p=0.9, logit_bias={token: 9.0})], seed=token) for token in range(4)
@@ -229,6 +224,88 @@ def test_a_workspace_may_be_used_again() -> None:
         parameters = device.Settings.of(request.columns, 300, logits.device)
         found = device.launch(logits, parameters, device.Inputs.of(request, logits.device), room)
         assert_same(found, reference.draw_rows(logits, request))
+
+
+# Samplers.
+
+
+def samplers(*parts: Any, **options: Any) -> tuple[Sampler, Sampler]:
+    """One that draws by kernels, and one that draws by the definition."""
+    return Sampler(*parts, **options, backend="triton"), Sampler(*parts, **options, backend="reference")
+
+
+def test_a_sampler_on_the_device_is_the_one_on_the_host() -> None:
+    tables = small_tables(3, 3)
+    rules = (Temperature([0.7, 1.5, 1.0, 0.0]), TopP(0.9), FrequencyPenalty(0.4), LogitBias({2: 1.0}))
+    ours, theirs = samplers(
+        Constrain([*tables, None]), *rules, end_tokens=ENDS, entropy=True, on_empty=ENDS[0]
+    )
+    prompts = [[1, 2], [], [3], [5, 5, -1, 6]]
+    here = ours.start(4, seed=5, prompts=prompts, device="cpu")
+    there = theirs.start(4, seed=5, prompts=prompts)
+    assert isinstance(here, DeviceState)
+    random = torch.Generator().manual_seed(0)
+    for step in range(4):
+        logits = torch.randn(4, SMALL.size + 2, generator=random)
+        drawn, expected = ours(logits, here), theirs(logits, there)
+        assert_same(drawn, expected)
+        if step == 2:
+            # A second state that goes on from the same one does not disturb the first.
+            ours.advance(here, torch.tensor([4, 4, 4, 4]))
+            here, there = here.rows([2, 1, 1, 3]), there.rows([2, 1, 1, 3])
+            continue
+        tokens = (
+            expected.tokens if step % 2 else expected.tokens.clone().index_fill_(0, torch.tensor([1]), -1)
+        )
+        here, there = ours.advance(here, tokens), theirs.advance(there, tokens)
+        assert here.positions.tolist() == there.positions.tolist()
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        {"on_empty": "mend", "on_nan": "mend", "on_infinite": "mend"},
+        {"on_empty": 3, "on_nan": "mend", "on_infinite": "flag"},
+    ],
+    ids=str,
+)
+def test_flagged_rows_are_settled_on_the_device(policies: dict[str, Any]) -> None:
+    nan, infinite, out = torch.nan, torch.inf, -torch.inf
+    logits = torch.tensor(
+        [
+            [nan, 1.0, 2.0, nan, 0.0, 0.5],
+            [nan, infinite, 2.0, infinite, 0.0, 1.0],
+            [nan] * 6,
+            [out] * 6,
+            [0.0, 1.0, 2.0, out, 3.0, 0.0],
+            [infinite, out, nan, out, out, infinite],
+            [1.0, 2.0, 3.0, infinite, nan, 0.0],
+            [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
+        ]
+    )
+    rows = len(logits)
+    allowed = AllowedTokens([[0, 1, 3, 5], [1, 3], None, [1, 2], [3], [2, 3], None, None])
+    ours, theirs = samplers(
+        allowed, TopP(0.8), LogitBias({1: 0.5}), Temperature([1.0] * 7 + [0.0]), **policies
+    )
+    # A state of the host is drawn from as well.
+    state = theirs.start(rows, seed=1)
+    assert_same(ours(logits, state), theirs(logits, state))
+
+
+def test_a_policy_that_raises_waits() -> None:
+    ours, _ = samplers(on_nan="raise")
+    state = ours.start(2, seed=1, device="cpu")
+    ours(torch.zeros(2, 5), state)
+    with pytest.raises(ValueError, match=r"rows \[1\]: the logit of a token that may be drawn is NaN"):
+        ours(torch.tensor([[0.0] * 5, [torch.nan] * 5]), state)
+
+
+def test_what_kernels_do_not_know_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="kernels know neither `typical`"):
+        Sampler(Typical(0.5), backend="triton")(torch.zeros(1, 5), Sampler().start(1))
+    with pytest.raises(ValueError, match="kernels report neither the most likely tokens"):
+        Sampler(top=2, backend="triton").start(1, device="cpu")
 
 
 # Grammars.
@@ -266,7 +343,7 @@ class Texts:
     def step(self) -> tuple[Batch, Position]:
         """Some of the slots: what they read, and where their rows should be."""
         slots = self.random.sample(range(len(self.totals)), self.random.randint(1, len(self.totals)))
-        first, rows, drafts, positions = [0], [], [], []
+        rows, local, drafts, positions = [], [], [], []
         for slot in slots:
             index = torch.tensor([slot])
             for _ in range(self.random.randrange(3)):
@@ -277,11 +354,10 @@ class Texts:
                 position = self.mirror.step(position, torch.tensor(drafts[-1:]))
                 positions.append(position)
                 rows.append(slot)
-            first.append(len(rows))
+                local.append(draft)
         batch = Batch(
-            slots=torch.tensor(slots),
-            first_row=torch.tensor(first, dtype=torch.int32),
-            row_slots=torch.tensor(rows),
+            slots=torch.tensor(rows),
+            local=torch.tensor(local, dtype=torch.int32),
             tokens=self.tokens,
             totals=self.totals,
             drafts=torch.tensor(drafts, dtype=torch.int32),
@@ -315,14 +391,13 @@ def test_grammars(seed: int, beyond: int) -> None:
         assert int(texts.ours.refused) == int(texts.mirror.refused)
         assert torch.equal(texts.walk.read[batch.slots], texts.totals.long()[batch.slots])
         allowed = texts.mirror.allowed(expected, width)
-        assert torch.equal(unpacked(texts.walk.mask(batch, rows), width), allowed)
+        assert torch.equal(unpacked(texts.walk.mask(rows), width), allowed)
         logits = torch.randn(len(allowed), width).to(DTYPES[turn % 3])
         logits[torch.rand(logits.shape) < (0.0, 0.9, 1.0)[turn % 3]] = -torch.inf
         logits[turn % 2 : turn % 2 + 1, 3] = torch.nan
-        masked = texts.walk.apply(logits, batch, rows)
-        torch.testing.assert_close(
-            masked, texts.mirror.apply(logits, expected), rtol=0, atol=0, equal_nan=True
-        )
+        masked = texts.mirror.apply(logits, expected)
+        texts.walk.apply(logits, rows)
+        torch.testing.assert_close(logits, masked, rtol=0, atol=0, equal_nan=True)
 
 
 def test_depth_limit() -> None:
@@ -341,5 +416,5 @@ def test_depth_limit() -> None:
         rows = texts.walk.advance(batch)
         assert_positions(rows.position, expected)
         allowed = texts.mirror.allowed(expected)
-        assert torch.equal(unpacked(texts.walk.mask(batch, rows), texts.size), allowed)
+        assert torch.equal(unpacked(texts.walk.mask(rows), texts.size), allowed)
     assert int(texts.ours.slots.depth) + 4 >= table.depth_limit

@@ -1,7 +1,7 @@
 """Where tokens take rows in their grammars, and which classes of tokens may come next: `Constraint`, by row.
 
-A request is read in one program: first the tokens that have been committed since it was last read, which move
-its slot; then the drafts of this step, each of which has a row of logits of its own, and moves only that.
+A slot is read in one program: first the tokens that have been committed since it was last read, which move
+it; then the drafts of this step, each of which has a row of logits of its own, and moves only that.
 
 What functions need of the arena's tables is in tuples: `following_of` for `find`, `ending_of` for `can_end`,
 and `reading` for what else `step` needs.
@@ -24,19 +24,19 @@ MAY_END = tl.constexpr(2)
 """Fact of a row: end tokens may come next."""
 
 
-@triton.jit(do_not_specialize=["certain_size", "token_words", "tokens_size"])
+@triton.jit(do_not_specialize=["certain_size", "token_words", "tokens_size", "rows"])
 def advance(
     depth_limit, token_class, vocabulary, row_start, survives, certain, certain_size, rank, first_entry,
     target, effect, height, conditional_start, conditional_count, conditional,
     push_start, push_length, push_site, ending, return_start, returns, accepting,
     present, token_words, longest_exit, longest_end,
     slot_grammar, slot_state, slot_depth, slot_stack, slot_finished, limit, read, refused,
-    slots, first_row, tokens, tokens_size, totals, drafts, end_tokens, end_tokens_size,
+    row_slots, local, rows, tokens, tokens_size, totals, drafts, end_tokens, end_tokens_size,
     row_grammar, row_state, row_depth, row_stack, row_finished, row_classes, row_facts,
     LIMIT: tl.constexpr, PUSH: tl.constexpr, WORDS: tl.constexpr, CONDITIONAL: tl.constexpr,
     ENDS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (requests).
+    """Grid (rows); the program of a slot's first row does the work for all of them.
 
     Args:
         depth_limit to longest_end: of `Arena`; `certain_size` is the length of `certain`, and `present` int32
@@ -44,11 +44,11 @@ def advance(
         slot_grammar to slot_finished: of `Constraint.slots`, changed; a stack has `limit` call sites.
         read: int64 [slots], how many of the slot's tokens have been read; changed.
         refused: int64, added to.
-        slots: int64 [requests].
-        first_row: int32 [requests + 1], where the rows of each begin.
+        row_slots: int64 [rows], which slot each row is of.
+        local: int32 [rows], how many drafts come before a row; a slot's rows stand one after another.
         tokens, tokens_size: int32 [slots, n].
         totals: int32 [slots], how many of them are committed.
-        drafts: int32 [rows], the draft before each row but the first of a request.
+        drafts: int32 [rows], the draft before each row but a slot's first; a negative one reads nothing.
         end_tokens, end_tokens_size: int64 [slots, n].
         row_grammar to row_finished: as of slots, by row; written.
         row_classes: int32 [rows, token_words], a bit for each class that may come next; written.
@@ -56,8 +56,10 @@ def advance(
         LIMIT, PUSH, WORDS, CONDITIONAL, ENDS: powers of two, at least the limit, the longest push,
             `token_words`, the most conditional classes and `end_tokens_size`.
     """
-    request = tl.program_id(0)
-    slot = tl.load(slots + request)
+    first = tl.program_id(0)
+    if tl.load(local + first) > 0:
+        return
+    slot = tl.load(row_slots + first)
     following_of = (
         depth_limit, row_start, survives, rank, first_entry, target, effect, height,
         return_start, returns, longest_exit,
@@ -71,8 +73,9 @@ def advance(
     finished = tl.load(slot_finished + slot).to(tl.int32)
     stack = slot_stack + slot * limit
     was_dead = state == DEAD
-    total = tl.load(totals + slot)
-    for at in range(tl.load(read + slot).to(tl.int32), total):
+    begin = tl.load(read + slot).to(tl.int32)
+    total = tl.maximum(tl.minimum(tl.load(totals + slot), tokens_size), begin)
+    for at in range(begin, total):
         token = tl.load(tokens + slot * tokens_size + at)
         state, depth, finished = step(arena, grammar, state, depth, finished, stack, token, ends, PUSH, ENDS)
     tl.store(slot_state + slot, state)
@@ -82,10 +85,11 @@ def advance(
     died = (grammar != FREE) & (state == DEAD) & (was_dead == 0)
     tl.atomic_add(refused, died.to(tl.int64))
 
-    first, end = tl.load(first_row + request), tl.load(first_row + request + 1)
     level = tl.arange(0, LIMIT)
-    for row in range(first, end):
-        wide = first.to(tl.int64) + (row - first)
+    row = first
+    its = first >= 0
+    while its:
+        wide = row.to(tl.int64)
         below = tl.load(stack + level, mask=level < limit, other=0)
         stack = row_stack + wide * limit
         tl.store(stack + level, below, mask=level < limit)
@@ -124,6 +128,8 @@ def advance(
         may_end |= stranded | (finished != 0) | ((grammar != FREE) & (state == DEAD))
         facts = tl.where(grammar == FREE, IS_FREE, 0) | tl.where(may_end, MAY_END, 0)
         tl.store(row_facts + row, facts)
+        row += 1
+        its = tl.load(local + row, mask=row < rows, other=0) == row - first
 
 
 @triton.jit

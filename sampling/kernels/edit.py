@@ -17,6 +17,7 @@ import triton.language as tl
 
 from sortition.sampling.kernels.layout import (
     ALLOWED,
+    AS_LIKELY,
     BIAS_BEGIN,
     BIAS_END,
     BINS,
@@ -32,6 +33,7 @@ from sortition.sampling.kernels.layout import (
     REAL,
     REPETITION_PENALTY,
     REPETITION_SEES_PROMPT,
+    SKIPPED,
     SPARES_END_TOKENS,
     STAGE_ALLOWED_TOKENS,
     STAGE_BAD_WORDS,
@@ -43,8 +45,10 @@ from sortition.sampling.kernels.layout import (
     STAGE_PRESENCE_PENALTY,
     STAGE_REPETITION_PENALTY,
     WHOLE,
+    WITHOUT_EDITS,
 )
 from sortition.sampling.kernels.numerics import OUT, counted
+from sortition.sampling.kernels.rows import treated, treatment_of
 
 MARK = tl.constexpr(0)
 """Put tokens into the bitmap of the list."""
@@ -60,10 +64,10 @@ END_TOKEN = tl.constexpr(2)
 # What changes from step to step must not make another kernel.
 @triton.jit(do_not_specialize=["history_size", "end_tokens_size", "capacity"])
 def edit(
-    logits, row_stride, stride, width,
-    whole, real, stages, stages_size, positions,
+    logits, row_stride, stride, width, treatments,
+    whole, real, stages, stages_size, slots, positions,
     mask, allowed,
-    history, history_size, lengths, prompt_lengths, end_tokens, end_tokens_size,
+    history, history_size, lengths, prompt_lengths, drafts, local, end_tokens, end_tokens_size,
     bias_tokens, bias_values, phrase_spans, phrase_tokens,
     touched, places, biases, outs, in_prompt, in_output,
     plain, words, masked, edited, edited_values, edited_count, capacity, bins,
@@ -73,14 +77,18 @@ def edit(
 
     Args:
         logits, row_stride, stride, width: see `rows.py`.
+        treatments: int32 [rows], see `layout.py`; None for none.
         whole, real: see `layout.py`.
-        stages, stages_size: int8 [rows, n], the edits of each row in its order, then `END`.
+        stages, stages_size: int8 [slots, n], the edits of each slot in its order, then `END`.
+        slots: int64 [rows], which slot each row is of.
         positions: int64 [rows].
         mask: int32 [rows, words], a bit for each token that the grammar allows; only with `MASKED`.
         allowed: int32 [some, words], the same for lists of allowed tokens.
-        history, history_size: int32 [rows, n], prompt and output as one text, from the left.
-        lengths, prompt_lengths: int32 [rows], of the text and of its prompt.
-        end_tokens, end_tokens_size: int32 [rows, n]; negative ids are padding.
+        history, history_size: int32 [slots, n], prompt and output as one text, from the left.
+        lengths, prompt_lengths: int32 [slots], of the text and of its prompt.
+        drafts: int32 [rows], the draft before each row that is not a slot's first.
+        local: int32 [rows], how many drafts come before a row; those rows stand right before it.
+        end_tokens, end_tokens_size: int [slots, n]; negative ids are padding.
         bias_tokens, bias_values, phrase_spans, phrase_tokens: as in `Columns`, ids as int32.
         touched, places: int32 [rows, words], of any content.
         biases, outs, in_prompt, in_output: float32 and three int32 [rows, capacity], of any content.
@@ -88,8 +96,12 @@ def edit(
         bins: int32 [rows, `BINS`], set to 0 for `select`.
     """
     row = tl.program_id(0).to(tl.int64)
-    settings = whole + row * WHOLE
-    program = stages + row * stages_size
+    treatment = treatment_of(row, treatments)
+    if (treatment & SKIPPED) != 0:
+        return
+    slot = tl.load(slots + row)
+    settings = whole + slot * WHOLE
+    program = stages + slot * stages_size
     tl.store(bins + row * BINS + tl.arange(0, BINS), tl.zeros([BINS], tl.int32))
 
     names, penalises = tl.zeros([], tl.int1), tl.zeros([], tl.int1)
@@ -102,7 +114,9 @@ def edit(
         stage += 1
         code = tl.load(program + stage)
 
-    allowed_row = tl.load(settings + ALLOWED)
+    edits = (treatment & (WITHOUT_EDITS | AS_LIKELY)) == 0
+    names &= edits
+    allowed_row = tl.where(edits, tl.load(settings + ALLOWED), -1)
     row_plain, row_touched, row_places = plain + row * words, touched + row * words, places + row * words
     for first in range(0, words, BLOCK):
         at = first + tl.arange(0, BLOCK)
@@ -118,10 +132,13 @@ def edit(
 
     count = tl.zeros([], tl.int32)
     if names:
+        before = tl.load(local + row)
+        text = (
+            history + slot * history_size, tl.load(lengths + slot), tl.load(prompt_lengths + slot),
+            drafts + row + 1 - before, before,
+        )  # fmt: skip
         named = (
-            settings, width, penalises,
-            history + row * history_size, tl.load(lengths + row), tl.load(prompt_lengths + row),
-            end_tokens + row * end_tokens_size, end_tokens_size,
+            settings, width, penalises, text, end_tokens + slot * end_tokens_size, end_tokens_size,
             bias_tokens, bias_values, phrase_spans, phrase_tokens,
         )  # fmt: skip
         start = row * capacity
@@ -151,7 +168,7 @@ def edit(
             there = at < count
             token = tl.load(edited + start + at, mask=there, other=0)
             offset = row * row_stride + token.to(tl.int64) * stride
-            value = tl.load(logits + offset, mask=there, other=0.0).to(tl.float32)
+            value = treated(tl.load(logits + offset, mask=there, other=0.0).to(tl.float32), treatment)
             bias = tl.load(biases + start + at, mask=there, other=0.0)
             out = tl.load(outs + start + at, mask=there, other=0)
             prompt = tl.load(in_prompt + start + at, mask=there, other=0)
@@ -171,7 +188,7 @@ def edit(
                 elif code == STAGE_LOGIT_BIAS:
                     value = tl.where(bias == OUT, OUT, value + bias)
                 else:
-                    value = penalised(code, value, prompt, output, settings, real + row * REAL)
+                    value = penalised(code, value, prompt, output, settings, real + slot * REAL)
                 stage += 1
                 code = tl.load(program + stage)
             tl.store(edited_values + start + at, value, mask=there)
@@ -182,7 +199,7 @@ def edit(
 def visit(named, into, PASS: tl.constexpr, BLOCK: tl.constexpr):
     """Go through all tokens that a row's edits name; one may come more than once."""
     (
-        settings, width, penalises, history, length, prompt_length, ends, ends_size,
+        settings, width, penalises, text, ends, ends_size,
         bias_tokens, bias_values, phrase_spans, phrase_tokens,
     ) = named  # fmt: skip
     _, _, _, biases, outs, in_prompt, in_output = into
@@ -209,16 +226,18 @@ def visit(named, into, PASS: tl.constexpr, BLOCK: tl.constexpr):
 
     for first in range(0, ends_size, BLOCK):
         at = first + tl.arange(0, BLOCK)
-        token = tl.load(ends + at, mask=at < ends_size, other=-1)
+        token = tl.load(ends + at, mask=at < ends_size, other=-1).to(tl.int32)
         named_here, place = visited(token, width, into, PASS)
         if PASS == TELL:
             tl.atomic_or(outs + place, END_TOKEN, mask=named_here)
 
     if penalises:
+        _, committed, prompt_length, _, drafted = text
+        length = committed + drafted
         seen = tl.maximum(length - tl.load(settings + PENALTY_WINDOW), 0).to(tl.int32)
         for first in range(seen, length, BLOCK):
             at = first + tl.arange(0, BLOCK)
-            token = tl.load(history + at, mask=at < length, other=-1)
+            token = token_at(text, at)
             named_here, place = visited(token, width, into, PASS)
             if PASS == TELL:
                 tl.atomic_add(in_prompt + place, 1, mask=named_here & (at < prompt_length))
@@ -252,18 +271,31 @@ def visited(token, width, into, PASS: tl.constexpr):
 @triton.jit
 def completed(begin, end, last, named, BLOCK: tl.constexpr):
     """Which phrases their last token would complete."""
-    settings, _, _, history, length, prompt_length, ends, ends_size, _, _, _, phrase_tokens = named
+    settings, _, _, text, ends, ends_size, _, _, _, phrase_tokens = named
+    _, committed, prompt_length, _, drafted = text
+    length = committed + drafted
     seen = tl.where(tl.load(settings + PHRASES_SEE_PROMPT) != 0, 0, prompt_length)
     completes = end > begin
     for back in range(1, tl.max(end - begin, axis=0)):
         at = end - 1 - back
-        text = tl.load(history + length - back, mask=length - back >= seen, other=-1)
+        known = tl.where(length - back >= seen, token_at(text, length - back), -1)
         token = tl.load(phrase_tokens + at, mask=at >= begin, other=0)
-        completes &= (at < begin) | (token == text)
+        completes &= (at < begin) | (token == known)
     if tl.load(settings + SPARES_END_TOKENS) != 0:
         for at in range(ends_size):
             completes &= (end - begin > 1) | (last != tl.load(ends + at))
     return completes
+
+
+@triton.jit
+def token_at(text, at):
+    """The tokens at places in a row's text, drafts included; -1 where there are none."""
+    history, committed, _, drafts, drafted = text
+    token = tl.load(history + at, mask=(at >= 0) & (at < committed), other=-1)
+    after = at - committed
+    return tl.where(
+        after < 0, token, tl.load(drafts + after, mask=(after >= 0) & (after < drafted), other=-1)
+    )
 
 
 @triton.jit

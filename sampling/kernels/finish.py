@@ -28,10 +28,10 @@ from sortition.sampling.kernels.layout import (
     LATE_TEMPERATURE,
     MIN_KEEP,
     MIN_P,
-    MODE,
     PEAK,
     REAL,
     ROOT_OF_ETA,
+    SKIPPED,
     STAGE_END,
     STAGE_EPSILON,
     STAGE_ETA,
@@ -67,8 +67,10 @@ from sortition.sampling.kernels.rows import (
     row_of,
     tile_of,
     top_of,
+    treated,
+    treatment_of,
 )
-from sortition.sampling.kernels.select import bin_of
+from sortition.sampling.kernels.select import bin_of, mode_of, temperature_of
 from sortition.sampling.numerics import WIDEST
 
 TOKEN_BITS = tl.constexpr((WIDEST - 1).bit_length())
@@ -90,8 +92,8 @@ ROUNDER_BITS = tl.constexpr(0x4338000000000000)
 
 @triton.jit(do_not_specialize=["capacity", "stream"])
 def finish(
-    logits, row_stride, stride, width,
-    whole, real, filters, filters_size, seeds, positions, stream,
+    logits, row_stride, stride, width, treatments,
+    whole, real, filters, filters_size, slots, seeds, positions, stream,
     plain, words, masked, edited, edited_values, edited_count, capacity,
     best, best_token, flags,
     bins, peaks, peaks_size,
@@ -104,7 +106,7 @@ def finish(
 
     Args:
         logits to score_tokens: as of `select`.
-        filters, filters_size: int8 [rows, n], the filters of each row in its order, then `END`.
+        filters, filters_size: int8 [slots, n], the filters of each row in its order, then `END`.
         programs: how many `scan` and `select` had for a row.
         blocks: int32 [rows, peaks_size], of any content.
         candidates, room: int64 [rows, room], of any content.
@@ -115,8 +117,12 @@ def finish(
     """
     at = tl.program_id(0)
     wide = at.to(tl.int64)
-    settings, reals = whole + wide * WHOLE, real + wide * REAL
-    mode = tl.load(settings + MODE)
+    treatment = treatment_of(at, treatments)
+    if (treatment & SKIPPED) != 0:
+        return
+    slot = tl.load(slots + at)
+    settings, reals = whole + slot * WHOLE, real + slot * REAL
+    mode = mode_of(settings, treatment)
     top_key, token, wrong = top_of(at, best, best_token, flags, programs, PROGRAMS)
     some = tl.arange(0, PROGRAMS)
     # What nobody has written, in rows that are flagged or greedy, nobody looks at.
@@ -134,13 +140,13 @@ def finish(
     else:
         row = row_of(
             at, logits, row_stride, stride, width,
-            plain, words, masked, edited, edited_values, edited_count, capacity,
+            plain, words, masked, edited, edited_values, edited_count, capacity, treatment,
         )  # fmt: skip
         top = unordered(top_key)
-        temperature = tl.load(reals + TEMPERATURE).to(tl.float32)
+        temperature = temperature_of(reals + TEMPERATURE, treatment)
         late_temperature = tl.load(reals + LATE_TEMPERATURE).to(tl.float32)
         if mode == FILTERED:
-            program = filters + wide * filters_size
+            program = filters + slot * filters_size
             row_bins = bins + wide * BINS
             reach, reached = bound(settings, reals, program, row_bins, total)
             listed = reached <= room
@@ -149,7 +155,7 @@ def finish(
                 row_peaks, row_blocks = peaks + wide * peaks_size, blocks + wide * peaks_size
                 collect(source, reach, row_peaks, peaks_size, row_blocks, BLOCK)
             last = filtered(source, settings, reals, program, total, BLOCK)
-            noise = (late_temperature, tl.load(seeds + at), tl.load(positions + at).to(tl.uint32), stream)
+            noise = (late_temperature, tl.load(seeds + slot), tl.load(positions + at).to(tl.uint32), stream)
             token, d, left, total, product = race(source, last, noise, ENTROPY, BLOCK)
         else:
             keys = tl.load(scores + at * programs + some, mask=there, other=LEAST_KEY)
@@ -238,7 +244,7 @@ def bound(settings, reals, program, row_bins, total):
 def collect(source, reach, row_peaks, peaks_size, row_blocks, BLOCK: tl.constexpr):
     """Make a list of the tokens in the bins up to one, reading only where there are some."""
     row, top, temperature, candidates, _ = source
-    logits, stride, width, plain, masked, _, _, _ = row
+    logits, stride, width, plain, masked, _, _, _, treatment = row
     near = tl.zeros([], tl.int32)
     for first in range(0, peaks_size, BLOCK):
         at = first + tl.arange(0, BLOCK)
@@ -256,6 +262,7 @@ def collect(source, reach, row_peaks, peaks_size, row_blocks, BLOCK: tl.constexp
         tokens = block * PEAK + tl.arange(0, BLOCK) % PEAK
         inside = (at < near) & (tokens < width)
         values = tl.load(logits + tokens.to(tl.int64) * stride, mask=inside, other=OUT).to(tl.float32)
+        values = tl.where(inside, treated(values, treatment), OUT)
         if masked != 0:
             word = tl.load(plain + (tokens >> 5), mask=inside, other=0)
             values = tl.where(((word >> (tokens & 31)) & 1) != 0, values, OUT)

@@ -103,6 +103,17 @@ STAGE_MIN_P = tl.constexpr(CODES["min_p"])
 STAGE_EPSILON = tl.constexpr(CODES["epsilon"])
 STAGE_ETA = tl.constexpr(CODES["eta"])
 
+WITHOUT_NAN = tl.constexpr(1)
+"""Treatment of a row: NaN counts as -inf."""
+ONLY_INFINITE = tl.constexpr(2)
+"""Treatment: what is +inf is 0, and everything else -inf."""
+WITHOUT_EDITS = tl.constexpr(4)
+"""Treatment: what is not finite is -inf, and no rule changes logits but the grammar."""
+AS_LIKELY = tl.constexpr(8)
+"""Treatment: every token that the grammar allows is as likely as the other, and no rule counts."""
+SKIPPED = tl.constexpr(16)
+"""Treatment: the row is not drawn, and what it drew before stays."""
+
 BINS = tl.constexpr(512)
 BINS_TO_ONE = tl.constexpr(16.0)
 """Bins of d in `select` and `finish`: what lies in the last, below -31.9, has no mass."""

@@ -54,32 +54,36 @@ def mask(
 
 
 @triton.jit
-def judge(logits, row_stride, stride, width, bits, words, judgement, BLOCK: tl.constexpr):
+def judge(logits, row_stride, stride, width, bits, words, judgement, row_facts, BLOCK: tl.constexpr):
     """Grid (rows, tiles): whether eligible logits are above -inf, and whether any is NaN."""
     row = tl.program_id(0)
-    values, eligible = masked_tile(row, logits, row_stride, stride, width, bits, words, BLOCK)
+    if (tl.load(row_facts + row) & IS_FREE) != 0:
+        return
+    tokens, bit = bits_of(row, width, bits, words, BLOCK)
+    at = logits + row.to(tl.int64) * row_stride + tokens.to(tl.int64) * stride
+    eligible = bit != 0
+    values = tl.load(at, mask=tokens < width, other=OUT).to(tl.float32)
     hope = tl.max(tl.where(eligible & (values > OUT), HOPE, 0), axis=0)
     is_nan = tl.max(tl.where(eligible & (values != values), IS_NAN, 0), axis=0)
     tl.atomic_or(judgement + row, hope | is_nan)
 
 
 @triton.jit
-def apply(logits, row_stride, stride, width, bits, words, judgement, row_facts, into, BLOCK: tl.constexpr):
-    """Grid (rows, tiles): logits as `Constraint.apply` has them, into [rows, width]."""
+def apply(logits, row_stride, stride, width, bits, words, judgement, row_facts, BLOCK: tl.constexpr):
+    """Grid (rows, tiles): logits become what `Constraint.apply` makes of them; those of free rows stay."""
     row = tl.program_id(0)
-    values, eligible = masked_tile(row, logits, row_stride, stride, width, bits, words, BLOCK)
-    hopeless = (tl.load(judgement + row) != HOPE) & ((tl.load(row_facts + row) & IS_FREE) == 0)
-    values = tl.where(eligible, tl.where(hopeless, 0.0, values), OUT)
-    tokens = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(into + row.to(tl.int64) * width + tokens, values, mask=tokens < width)
+    if (tl.load(row_facts + row) & IS_FREE) != 0:
+        return
+    tokens, bit = bits_of(row, width, bits, words, BLOCK)
+    at = logits + row.to(tl.int64) * row_stride + tokens.to(tl.int64) * stride
+    # What is eligible stays, unless nothing of the row can be drawn as it is.
+    changes = tl.where(tl.load(judgement + row) != HOPE, 1, 1 - bit) != 0
+    tl.store(at, tl.where(bit != 0, 0.0, OUT), mask=(tokens < width) & changes)
 
 
 @triton.jit
-def masked_tile(row, logits, row_stride, stride, width, bits, words, BLOCK: tl.constexpr):
-    """One tile of logits as float32, and which of them may come next."""
-    wide = row.to(tl.int64)
+def bits_of(row, width, bits, words, BLOCK: tl.constexpr):
+    """One tile of tokens, and 1 for each of them that may come next."""
     tokens = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    offset = wide * row_stride + tokens.to(tl.int64) * stride
-    values = tl.load(logits + offset, mask=tokens < width, other=OUT).to(tl.float32)
-    word = tl.load(bits + wide * words + (tokens >> 5), mask=tokens < width, other=0)
-    return values, ((word >> (tokens & 31)) & 1) != 0
+    word = tl.load(bits + row.to(tl.int64) * words + (tokens >> 5), mask=tokens < width, other=0)
+    return tokens, (word >> (tokens & 31)) & 1

@@ -10,6 +10,7 @@ A row is a tuple of what belongs to it alone:
     edited      int32, the tokens that edits have changed, each once
     values      float32, their logits afterwards
     count       how many
+    treatment   what becomes of its logits before anything else; see `layout.py`
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
@@ -19,6 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from sortition.sampling.kernels.layout import AS_LIKELY, ONLY_INFINITE, WITHOUT_EDITS, WITHOUT_NAN
 from sortition.sampling.kernels.numerics import OUT, ordered
 
 LEAST_KEY = tl.constexpr(-0x80000000)
@@ -31,7 +33,9 @@ FLAG_INFINITE = tl.constexpr(4)
 
 
 @triton.jit
-def row_of(row, logits, row_stride, stride, width, plain, words, masked, edited, values, counts, capacity):
+def row_of(
+    row, logits, row_stride, stride, width, plain, words, masked, edited, values, counts, capacity, treatment
+):  # fmt: skip
     """The tuple of one row of a batch."""
     wide = row.to(tl.int64)
     return (
@@ -43,13 +47,39 @@ def row_of(row, logits, row_stride, stride, width, plain, words, masked, edited,
         edited + wide * capacity,
         values + wide * capacity,
         tl.load(counts + row),
+        treatment,
     )
+
+
+@triton.jit
+def treatment_of(row, treatments):
+    """The treatment of one row, none where there are no treatments."""
+    if treatments is None:
+        return tl.zeros([], tl.int32)
+    else:
+        return tl.load(treatments + row)
+
+
+@triton.jit
+def treated(values, treatment):
+    """Logits, float32, after a treatment."""
+    if treatment != 0:
+        if (treatment & WITHOUT_NAN) != 0:
+            values = tl.where(values != values, OUT, values)
+        if (treatment & ONLY_INFINITE) != 0:
+            values = tl.where(values == -OUT, 0.0, OUT)
+        if (treatment & WITHOUT_EDITS) != 0:
+            # NaN is not below +inf, either.
+            values = tl.where(tl.abs(values) < -OUT, values, OUT)
+        if (treatment & AS_LIKELY) != 0:
+            values = tl.zeros_like(values)
+    return values
 
 
 @triton.jit
 def chunks_of(row, BLOCK: tl.constexpr):
     """How many tiles a row has, without and with those of edited tokens."""
-    _, _, width, _, _, _, _, count = row
+    _, _, width, _, _, _, _, count, _ = row
     plain = tl.cdiv(width, BLOCK)
     return plain, plain + tl.cdiv(count, BLOCK)
 
@@ -60,12 +90,13 @@ def tile_of(row, chunk, BLOCK: tl.constexpr):
 
     A zero has no sign.
     """
-    logits, stride, width, plain, masked, edited, edited_values, count = row
+    logits, stride, width, plain, masked, edited, edited_values, count, treatment = row
     chunks = tl.cdiv(width, BLOCK)
     if chunk < chunks:
         tokens = chunk * BLOCK + tl.arange(0, BLOCK)
         inside = tokens < width
         values = tl.load(logits + tokens.to(tl.int64) * stride, mask=inside, other=OUT).to(tl.float32)
+        values = tl.where(inside, treated(values, treatment), OUT)
         if masked != 0:
             word = tl.load(plain + (tokens >> 5), mask=inside, other=0)
             values = tl.where(((word >> (tokens & 31)) & 1) != 0, values, OUT)

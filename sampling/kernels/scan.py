@@ -7,6 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from sortition.sampling.kernels.layout import SKIPPED
 from sortition.sampling.kernels.numerics import OUT
 from sortition.sampling.kernels.rows import (
     FLAG_INFINITE,
@@ -18,12 +19,13 @@ from sortition.sampling.kernels.rows import (
     chunks_of,
     row_of,
     tile_of,
+    treatment_of,
 )
 
 
 @triton.jit(do_not_specialize=["capacity"])
 def scan(
-    logits, row_stride, stride, width,
+    logits, row_stride, stride, width, treatments,
     plain, words, masked, edited, edited_values, edited_count, capacity,
     best, best_token, flags,
     BLOCK: tl.constexpr,
@@ -32,14 +34,18 @@ def scan(
 
     Args:
         logits, row_stride, stride, width, plain to edited_count: see `rows.py`; one row after another.
+        treatments: int32 [rows], see `layout.py`; None for none.
         words, capacity: of a row of `plain`, and of `edited` and `edited_values`.
         best, best_token, flags: int32 [rows, tiles + 1], the greatest value of each tile as `ordered` has it;
             the lowest token that has it; `NAN` and `INFINITE`.
     """
     at, program, programs = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    treatment = treatment_of(at, treatments)
+    if (treatment & SKIPPED) != 0:
+        return
     row = row_of(
         at, logits, row_stride, stride, width,
-        plain, words, masked, edited, edited_values, edited_count, capacity,
+        plain, words, masked, edited, edited_values, edited_count, capacity, treatment,
     )  # fmt: skip
     chunks, all_chunks = chunks_of(row, BLOCK)
     key = tl.full([], OUT_KEY, tl.int32)

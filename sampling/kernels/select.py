@@ -12,12 +12,14 @@ import triton
 import triton.language as tl
 
 from sortition.sampling.kernels.layout import (
+    AS_LIKELY,
     BINS,
     BINS_TO_ONE,
     GREEDY,
     MODE,
     PEAK,
     REAL,
+    SKIPPED,
     TEMPERATURE,
     UNFILTERED,
     WHOLE,
@@ -41,13 +43,14 @@ from sortition.sampling.kernels.rows import (
     row_of,
     tile_of,
     top_of,
+    treatment_of,
 )
 
 
 @triton.jit(do_not_specialize=["capacity", "stream"])
 def select(
-    logits, row_stride, stride, width,
-    whole, real, seeds, positions, stream,
+    logits, row_stride, stride, width, treatments,
+    whole, real, slots, seeds, positions, stream,
     plain, words, masked, edited, edited_values, edited_count, capacity,
     best, best_token, flags,
     bins, peaks, peaks_size,
@@ -58,7 +61,6 @@ def select(
 
     Args:
         logits to capacity: as of `edit` and `scan`.
-        seeds, positions: int64 [rows].
         stream: of the noise.
         best, best_token, flags: what `scan` has left.
         bins: int32 [rows, `BINS`], to which tokens are added by their d; where they have filters.
@@ -70,16 +72,20 @@ def select(
     """
     at, program, programs = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     wide = at.to(tl.int64)
-    mode = tl.load(whole + wide * WHOLE + MODE)
+    treatment = treatment_of(at, treatments)
+    if (treatment & SKIPPED) != 0:
+        return
+    slot = tl.load(slots + at)
+    mode = mode_of(whole + slot * WHOLE, treatment)
     top_key, _, wrong = top_of(at, best, best_token, flags, programs, PROGRAMS)
     if (mode != GREEDY) & (wrong == 0):
         row = row_of(
             at, logits, row_stride, stride, width,
-            plain, words, masked, edited, edited_values, edited_count, capacity,
+            plain, words, masked, edited, edited_values, edited_count, capacity, treatment,
         )  # fmt: skip
         top = unordered(top_key)
-        temperature = tl.load(real + wide * REAL + TEMPERATURE).to(tl.float32)
-        seed = tl.load(seeds + at)
+        temperature = temperature_of(real + slot * REAL + TEMPERATURE, treatment)
+        seed = tl.load(seeds + slot)
         position = tl.load(positions + at).to(tl.uint32)
         chunks, all_chunks = chunks_of(row, BLOCK)
         total, sum_of_products = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
@@ -118,6 +124,18 @@ def select(
             tl.store(score_tokens + to, token)
             if ENTROPY:
                 tl.store(weighted + to, sum_of_products)
+
+
+@triton.jit
+def mode_of(settings, treatment):
+    """How a row is drawn."""
+    return tl.where((treatment & AS_LIKELY) != 0, UNFILTERED, tl.load(settings + MODE))
+
+
+@triton.jit
+def temperature_of(temperature, treatment):
+    """The temperature that stands here, float32."""
+    return tl.where((treatment & AS_LIKELY) != 0, 1.0, tl.load(temperature).to(tl.float32))
 
 
 @triton.jit
