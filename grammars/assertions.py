@@ -1,8 +1,8 @@
-"""Anchors and word boundaries: conditions on the characters at either side of a place, worked out exactly.
+"""Anchors, word boundaries, lookaround: conditions on what is at either side of a place, worked out exactly.
 
 An assertion reads nothing, so it stands in an expression as the call of a rule that does not exist. To get
 rid of it, the automaton of the expression is multiplied with what it may remember: the kind of the last
-character, and the kinds that are promised for the next one.
+character, the kinds that are promised for the next one, and how far lookaround has come.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 
 from sortition.grammars.automaton import CODE_POINTS, Automaton
 from sortition.grammars.characters import ANY_CHARACTER, complement, difference, intersection
+from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import (
     EMPTY,
     NOTHING,
@@ -26,11 +27,21 @@ from sortition.grammars.expr import (
     Graph,
     Ranges,
     Repeat,
+    alternative,
+    concat,
+    one_of,
+    repeat,
+    star,
 )
+from sortition.grammars.lookaround import Look, Lookaround, Watch
 from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa
 
-_numbers = count()
+numbers = count()
+"""For the names of rules: two conditions may be alike, but never share a rule."""
 NEWLINE: Final[Ranges] = ((10, 10),)
+STATE_BUDGET: Final = 20_000
+"""States of a pattern together with all that its conditions remember; that many take about 1 s."""
+_ANY_TEXT: Final = star(one_of(ANY_CHARACTER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +99,7 @@ def word_boundary(word: Ranges, *, negated: bool = False) -> Assertion:
 
 
 def _assertion(name: str, *pairs: tuple[Side, Side]) -> Assertion:
-    # Two assertions may share a name (two sets of word characters), but never a rule.
-    return Assertion(f"{name} {next(_numbers)}", pairs)
+    return Assertion(f"{name} {next(numbers)}", pairs)
 
 
 def resolve(expr: Expr) -> Expr:
@@ -98,33 +108,46 @@ def resolve(expr: Expr) -> Expr:
     Raises:
         TooLarge: the automaton has too many nodes.
     """
-    assertions = {assertion.rule: assertion for assertion in _assertions_in(expr, set())}
-    if not assertions:
+    conditions = {condition.rule: condition for condition in conditions_in(expr)}
+    if not conditions:
         return expr
-    nfa = Nfa(dict.fromkeys(assertions, EMPTY), expr)
-    context = _Context(assertions)
-    # A state: a node, the kind of the last character, and the mask of what may come next.
-    start = (nfa.start[ROOT_RULE], context.edge, context.everything)
+    nfa = Nfa(dict.fromkeys(conditions, EMPTY), expr)
+    looks = Lookaround(
+        {rule: each for rule, each in conditions.items() if isinstance(each, Look)}, _looked_for
+    )
+    assertions = {rule: each for rule, each in conditions.items() if isinstance(each, Assertion)}
+    context = _Context(assertions, looks)
+    # A state: a node, the kind of the last character, the mask of what may come next, and for lookaround.
+    start = (nfa.start[ROOT_RULE], context.edge, context.everything, looks.start)
     number = {start: 0}
     order = [start]
     edges: list[tuple[int, Expr, int]] = []
     finals: set[int] = set()
     for state in order:
-        node, before, after = state
-        moves: list[tuple[Expr, tuple[int, int, int]]] = []
+        node, before, after, watch = state
+        moves: list[tuple[Expr, tuple[int, int, int, Watch]]] = []
         for reached in nfa.closure(node):
             kind, label, following = nfa.kind[reached], nfa.label[reached], nfa.following[reached]
             if kind == ARC:
                 for part, unit, promise in context.read(nfa.sets[label], after):
-                    moves.append((part, (following, unit, promise)))
-            elif kind == CALL:
+                    if (read := looks.read(watch, context.members[unit])) is not None:
+                        moves.append((part, (following, unit, promise, read)))
+            elif kind == CALL and nfa.rules[label] in assertions:
                 promised = context.promised[nfa.rules[label], before]
-                moves.append((EMPTY, (following, before, after & promised)))
-            elif after >> context.edge & 1:
+                moves.append((EMPTY, (following, before, after & promised, watch)))
+            elif kind == CALL:
+                passed = looks.passing(nfa.rules[label], watch, before == context.edge)
+                if passed is not None:
+                    moves.append((EMPTY, (following, before, after, passed)))
+            elif after >> context.edge & 1 and looks.may_end(watch):
                 finals.add(number[state])
         for read, target in moves:
             if target[2]:
                 if target not in number:
+                    if len(order) >= STATE_BUDGET:
+                        raise TooLarge(
+                            f"the conditions of the pattern need more than {STATE_BUDGET:,} states"
+                        )
                     number[target] = len(order)
                     order.append(target)
                 edges.append((number[state], read, number[target]))
@@ -140,9 +163,10 @@ class _Context:
     then a newline that ends the text. As the kind of the last character, `edge` says that there is none.
     """
 
-    def __init__(self, assertions: Mapping[str, Assertion]) -> None:
+    def __init__(self, assertions: Mapping[str, Assertion], looks: Lookaround) -> None:
         sides = [side for assertion in assertions.values() for pair in assertion.pairs for side in pair]
-        self._kinds = _partition([NEWLINE, *(side.characters for side in sides)])
+        self._kinds = _partition([NEWLINE, *(side.characters for side in sides), *looks.sets()])
+        self.members = [kind[0][0] for kind in self._kinds]
         self._newline = self._kinds.index(NEWLINE)
         self.edge = len(self._kinds)
         self._last_newline = self.edge + 1
@@ -188,14 +212,37 @@ def _within(inner: Ranges, outer: Ranges) -> bool:
     return not difference(inner, outer)
 
 
-def _assertions_in(expr: Expr, seen: set[int]) -> Iterator[Assertion]:
-    if id(expr) in seen:
-        return
-    seen.add(id(expr))
-    if isinstance(expr, Assertion):
-        yield expr
-    elif isinstance(expr, Concat | Alternative):
-        for part in expr.parts:
-            yield from _assertions_in(part, seen)
-    elif isinstance(expr, Repeat):
-        yield from _assertions_in(expr.body, seen)
+def conditions_in(expr: Expr) -> Iterator[Assertion | Look]:
+    """The anchors, boundaries and lookaround of a pattern; not those inside lookaround."""
+    seen: set[int] = set()
+    waiting = [expr]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, Assertion | Look):
+            yield each
+        elif isinstance(each, Concat | Alternative):
+            waiting.extend(reversed(each.parts))
+        elif isinstance(each, Repeat):
+            waiting.append(each.body)
+
+
+def _looked_for(look: Look, at_start: bool) -> Automaton:
+    """The texts that may follow a look (`at_start`: of the text), or that may precede it."""
+    body = look.body if at_start else _replaced(look.body, BEGIN, NOTHING)
+    found = Automaton.of(resolve(concat(body, _ANY_TEXT) if look.ahead else concat(_ANY_TEXT, body)))
+    return Automaton.of(_ANY_TEXT).difference(found) if look.negated else found
+
+
+def _replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
+    if expr is old:
+        return new
+    if isinstance(expr, Concat):
+        return concat(*(_replaced(part, old, new) for part in expr.parts))
+    if isinstance(expr, Alternative):
+        return alternative(*(_replaced(part, old, new) for part in expr.parts))
+    if isinstance(expr, Repeat):
+        return repeat(_replaced(expr.body, old, new), expr.low, expr.high)
+    return expr

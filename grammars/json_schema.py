@@ -36,7 +36,6 @@ from sortition.grammars.schema_assertions import terms
 from sortition.grammars.schema_document import Document
 from sortition.grammars.schema_facts import (
     Arrays,
-    Containing,
     Facts,
     Having,
     Numbers,
@@ -47,7 +46,7 @@ from sortition.grammars.schema_facts import (
 from sortition.grammars.schema_keys import classes, declared, is_key, keys_of, terms_of
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_origin import Kind, Origin
-from sortition.grammars.schema_ways import Counted, Marks, item_ways, member_ways
+from sortition.grammars.schema_ways import DIFFERENT, Counted, Marks, item_ways, member_ways, values_of
 from sortition.grammars.subsets import STATE_BUDGET
 
 RULE_BUDGET: Final = 30_000
@@ -378,18 +377,26 @@ class _Lowering:
     def _array(self, arrays: Arrays, origin: Origin) -> _ArrayPlan:
         start = max((each.start for each in arrays.contains), default=0)
         listed = max(len(arrays.first), start)
-        first = [self._item(arrays.item(index), arrays.contains, index) for index in range(listed)]
-        others = self._item(arrays.others, arrays.contains, listed)
-        at_most_one = not others and len(first) <= 1
-        if arrays.unique and not at_most_one and (arrays.high is None or arrays.high > 1):
-            raise arrays.unique[0].error
-        wanted = [(each.low, each.high) for each in arrays.contains]
-        return _ArrayPlan(origin, first, others, arrays.low, arrays.high, wanted)
+        values = self._different(arrays, listed)
+        items = []
+        for index in range(listed + 1):
+            ways = item_ways(arrays.item(index), values, arrays.contains, index)
+            named = [(self.value(terms), counted) for terms, counted in ways]
+            items.append([(names, counted) for names, counted in named if names])
+        wanted = [(0, 1)] * len(values) + [(each.low, each.high) for each in arrays.contains]
+        return _ArrayPlan(origin, items[:-1], items[-1], arrays.low, arrays.high, wanted)
 
-    def _item(self, item: Terms, contains: Sequence[Containing], index: int) -> _Counts:
-        """The rules for an item, by what it counts for."""
-        named = [(self.value(terms), counted) for terms, counted in item_ways(item, contains, index)]
-        return [(names, counted) for names, counted in named if names]
+    def _different(self, arrays: Arrays, listed: int) -> list[Facts]:
+        """The values of which each may occur once; none where items need not differ or there is only one."""
+        possible = [arrays.item(i) for i in range(listed + 1) if self.logic.possible(arrays.item(i))]
+        at_most_one = len(possible) <= 1 and not self.logic.possible(arrays.others)
+        if not arrays.unique or at_most_one or (arrays.high is not None and arrays.high <= 1):
+            return []
+        found = [values_of(item, self.logic.cases) for item in possible]
+        values = list(dict.fromkeys(value for each in found for value in each or ()))
+        if None in found or len(values) > DIFFERENT:
+            raise arrays.unique[0].error
+        return values
 
     def _call(self, names: Names) -> Expr:
         """Any one of the rules; the same object for the same rules."""

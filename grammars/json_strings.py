@@ -28,7 +28,7 @@ from sortition.grammars.expr import (
     repeat,
     star,
 )
-from sortition.grammars.formats import EXACT_COMPLEMENT, NOT_ENFORCED, format_automaton
+from sortition.grammars.formats import NOT_ENFORCED, format_automaton, others_automaton
 from sortition.grammars.json_characters import PLAIN, SPECIAL, Characters, Spelling
 from sortition.grammars.regex import parse
 from sortition.grammars.schema_facts import Source, Strings
@@ -255,9 +255,10 @@ def _format(name: str, wanted: bool) -> Automaton:
         raise Unsupported(f"the format {name!r} is not enforced", hint='formats="annotate" ignores formats')
     if wanted:
         return format_automaton(name)
-    if name not in EXACT_COMPLEMENT:
+    others = others_automaton(name)
+    if others is None:
         raise Unsupported(f"the strings that are not of format {name!r} cannot be told exactly")
-    return any_string().difference(format_automaton(name))
+    return others
 
 
 @lru_cache(maxsize=1)

@@ -40,7 +40,7 @@ def regex(pattern: str) -> Grammar:
 
     Raises:
         Invalid: not a pattern.
-        Unsupported: backreferences, lookaround, conditions.
+        Unsupported: backreferences, conditions, word boundaries inside lookaround.
         Unsatisfiable: no text matches.
         TooLarge: a budget was exceeded.
     """
@@ -60,7 +60,7 @@ def parse(pattern: str, dialect: Dialect) -> Expr:
 
     Raises:
         Invalid: not a pattern of this dialect.
-        Unsupported: backreferences, lookaround and other constructs that are not enforced.
+        Unsupported: backreferences and other constructs that are not enforced.
         TooLarge: nested too deeply, or repeats that multiply beyond the budget.
     """
     if dialect == "python":

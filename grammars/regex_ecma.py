@@ -40,6 +40,7 @@ class EcmaParser(PatternParser):
     flag_letters: ClassVar[dict[str, str]] = {"i": "ignore_case", "m": "multi_line", "s": "dot_all"}
     bracket_may_come_first = False
     has_possessive = False
+    fixed_behind = False
     line_ends = ECMA_LINE_ENDS
     case_rule: CaseRule = "ecma"
 
@@ -73,12 +74,12 @@ class EcmaParser(PatternParser):
         return self.with_cases(union(((0x2D, 0x2D),), *members))
 
     def special_group(self) -> None:
-        """Names and flags; lookaround is refused."""
+        """Names, flags and lookaround."""
         start = self.position
         if self.skip("(?:"):
             self.open(start)
         elif lookaround := self.take(r"\(\?<?[=!]"):
-            raise self.unsupported(lookaround[0], "lookaround is", start)
+            self.open(start, look=lookaround[0])
         elif self.take(r"\(\?P?<"):
             self.name_group(">")
             self.open(start)

@@ -41,6 +41,7 @@ class PythonParser(PatternParser):
     }
     bracket_may_come_first = True
     has_possessive = True
+    fixed_behind = True
     line_ends = NEWLINE
 
     @property
@@ -86,7 +87,7 @@ class PythonParser(PatternParser):
         raise self.invalid(f"bad range {self.pattern[start : self.position]!r}", start)
 
     def special_group(self) -> None:
-        """Names, flags, comments; lookaround, conditions and recursion are refused."""
+        """Names, flags, comments, lookaround; conditions and recursion are refused."""
         start = self.position
         if self.skip("(?:"):
             self.open(start)
@@ -96,7 +97,7 @@ class PythonParser(PatternParser):
             if not self.take(r"(?:[^)\\]|\\[\s\S])*\)"):
                 raise self.invalid("unterminated comment", start)
         elif lookaround := self.take(r"\(\?<?[=!]"):
-            raise self.unsupported(lookaround[0], "lookaround is", start)
+            self.open(start, look=lookaround[0])
         elif self.skip("(?("):
             raise self.unsupported("(?(", "conditions on groups are", start)
         elif reference := self.take(r"\(\?P="):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import ClassVar, Final
 
-from sortition.grammars.assertions import Assertion
+from sortition.grammars.assertions import BEGIN, END, END_OR_LAST_NEWLINE, Assertion, conditions_in, numbers
 from sortition.grammars.characters import ANY_CHARACTER, complement, intersection, union
 from sortition.grammars.errors import Invalid, TooLarge, Unsupported
 from sortition.grammars.expr import (
@@ -29,6 +29,7 @@ from sortition.grammars.expr import (
     one_of,
     repeat,
 )
+from sortition.grammars.lookaround import Look
 from sortition.grammars.unicode import CaseRule, with_other_cases
 from sortition.grammars.words import any_of
 
@@ -66,11 +67,12 @@ class _Last(Enum):
 
 @dataclass
 class _Group:
-    """A group that is open: the branches before the last `|`, and the items since."""
+    """A group that is open: the branches before the last `|`, the items since, how lookaround begins."""
 
     opening: int
     outer_flags: Flags
     atomic: bool = False
+    look: str = ""
     branches: list[Expr] = field(default_factory=list)
     items: list[Expr] = field(default_factory=list)
     last: _Last = _Last.NOTHING
@@ -93,6 +95,8 @@ class PatternParser(ABC):
     bracket_may_come_first: ClassVar[bool]
     """Whether `]` at the beginning of a class is a member."""
     has_possessive: ClassVar[bool]
+    fixed_behind: ClassVar[bool]
+    """Whether what is looked for behind must have one length."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -208,11 +212,11 @@ class PatternParser(ABC):
         self.position = stop + 1
         return name
 
-    def open(self, opening: int, *, flags: Flags | None = None, atomic: bool = False) -> None:
+    def open(self, opening: int, *, flags: Flags | None = None, atomic: bool = False, look: str = "") -> None:
         """Begin a group whose opening parenthesis is at `opening`."""
         if len(self._groups) > NESTING_BUDGET:
             raise TooLarge(f"more than {NESTING_BUDGET} groups inside one another at position {opening}")
-        self._groups.append(_Group(opening, self.flags, atomic))
+        self._groups.append(_Group(opening, self.flags, atomic, look))
         self.flags = flags or self.flags
 
     def modifiers(self) -> tuple[set[str], set[str], str] | None:
@@ -275,7 +279,7 @@ class PatternParser(ABC):
     def _item(self, expr: Expr) -> None:
         group = self._groups[-1]
         group.items.append(expr)
-        group.last = _Last.ASSERTION if isinstance(expr, Assertion) else _Last.ATOM
+        group.last = _Last.ASSERTION if isinstance(expr, Assertion | Look) else _Last.ATOM
 
     def _characters(self, text: str) -> None:
         """Plain characters; the last is an item of its own, since a quantifier may follow."""
@@ -293,9 +297,22 @@ class PatternParser(ABC):
         expr = _choice(group)
         if group.atomic and _length(expr) is None:
             raise self.unsupported("(?>", "atomic groups of more than one length are", group.opening)
+        if group.look:
+            self._item(self._look(expr, group))
+            return
         outer = self._groups[-1]
         outer.items.append(expr)
         outer.last = _Last.ATOM
+
+    def _look(self, body: Expr, group: _Group) -> Look:
+        """Lookaround; what a condition inside it asks for must not depend on what is around the place."""
+        ahead, negated = "<" not in group.look, "!" in group.look
+        if self.fixed_behind and not ahead and _length(body) is None:
+            raise self.invalid("look-behind needs a fixed length", group.opening)
+        if not all(each is BEGIN or (ahead and _looks_ahead(each)) for each in conditions_in(body)):
+            what = "boundaries and looking behind inside lookaround are"
+            raise self.unsupported(group.look, what, group.opening)
+        return Look(f"lookaround {next(numbers)}", body, ahead, negated)
 
     def _quantifier(self) -> tuple[int, int | None] | None:
         """Read the bounds of a repeat."""
@@ -388,7 +405,7 @@ def unrolled(expr: Expr) -> int:
         return unrolled(expr.body) * copies * (copies if _may_be_empty(expr.body) else 1)
     if isinstance(expr, Graph):
         return sum(unrolled(word) for _, word, _ in expr.edges)
-    return 1
+    return unrolled(expr.body) if isinstance(expr, Look) else 1
 
 
 def longest(expr: Expr) -> int:
@@ -453,6 +470,13 @@ def _length(expr: Expr) -> int | None:
     if isinstance(expr, Graph):
         return None
     return 1 if isinstance(expr, Class) else 0
+
+
+def _looks_ahead(condition: Assertion | Look) -> bool:
+    """Whether only what follows decides."""
+    if isinstance(condition, Look):
+        return condition.ahead and all(map(_looks_ahead, conditions_in(condition.body)))
+    return condition in (END, END_OR_LAST_NEWLINE)
 
 
 def _choice(group: _Group) -> Expr:

@@ -209,7 +209,7 @@ def _arrays(schema: Schema) -> Arrays | None:
     first, others = _items(schema)
     unique: tuple[Refusal, ...] = ()
     if keywords.get("uniqueItems") is True:
-        unique = (_refusal(schema, "uniqueItems", "items that differ from each other cannot be enforced"),)
+        unique = (_refusal(schema, "uniqueItems", _DIFFERENT),)
     return Arrays(first, others, low, high, _containing(schema), unique)
 
 
@@ -334,6 +334,7 @@ def _undeclared(schema: Schema) -> Facts:
     return Facts(string=Strings(patterns=patterns, excluded=excluded))
 
 
+_DIFFERENT: Final = "that items differ can be enforced only where each is one of a few values"
 _NEGATED: Final = "its opposite, which not, oneOf or if asks for here, cannot be enforced"
 
 

@@ -13,7 +13,10 @@ from typing import Final, TypeAlias
 
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.schema_assertions import opposite
-from sortition.grammars.schema_facts import Containing, Having, Terms, joined
+from sortition.grammars.schema_facts import Containing, Facts, Having, Numbers, Strings, Terms, joined
+
+DIFFERENT: Final = 8
+"""Values that the items of an array may have if all must differ: each doubles the states of the array."""
 
 WISHES: Final = 6
 """Wishes of one array or object, at most: each may double the ways to write what is in it."""
@@ -43,10 +46,16 @@ class Marks:
         return Marks(kept, (self.last & ~later.lost | later.last) & ~kept)
 
 
-def item_ways(item: Terms, contains: Sequence[Containing], index: int) -> list[tuple[Terms, Counted]]:
-    """The ways to write an item at an index."""
+def item_ways(
+    item: Terms, values: Sequence[Facts], contains: Sequence[Containing], index: int
+) -> list[tuple[Terms, Counted]]:
+    """The ways to write an item at an index: it counts as one of the values, if any, and for `contains`."""
     _check(contains)
-    ways: list[tuple[Terms, Counted]] = [(item, ())]
+    ways: list[tuple[Terms, Counted]] = [
+        (joined(item, (value,)), tuple(int(each is value) for each in values)) for value in values
+    ]
+    if not values:
+        ways = [(item, ())]
     for each in contains:
         longer = []
         for terms, counted in ways:
@@ -60,6 +69,21 @@ def item_ways(item: Terms, contains: Sequence[Containing], index: int) -> list[t
             longer.append((joined(terms, each.terms), (*counted, 1)))
         ways = longer
     return ways
+
+
+def values_of(terms: Terms, cases: Callable[[Terms], tuple[Facts, ...]]) -> list[Facts] | None:
+    """Every value that fulfils terms and maybe some more, one by one; None where they cannot be listed."""
+    values: list[Facts] = []
+    for facts in cases(terms):
+        numbers = facts.number.values if facts.number else ()
+        strings = facts.string.values if facts.string else ()
+        if facts.array or facts.object or numbers is None or strings is None:
+            return None
+        words = (Facts(null=facts.null), Facts(true=facts.true), Facts(false=facts.false))
+        values.extend(word for word in words if word)
+        values.extend(Facts(number=Numbers(values=(value,))) for value in numbers)
+        values.extend(Facts(string=Strings(values=(value,))) for value in strings)
+    return list(dict.fromkeys(values))
 
 
 def member_ways(

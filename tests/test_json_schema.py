@@ -40,7 +40,10 @@ LEFT_OUT = {
     "a float with zero fractional part is an integer",
     "valid if optional overflow handling is implemented",
 }
-"""Valid instances of the suite that are left out on purpose: other key orders and spellings of integers."""
+"""Valid instances of the suite that are left out on purpose: other key orders and spellings of integers.
+
+So are leap seconds, and encoded labels of host names.
+"""
 
 
 def needs(path: Path) -> pytest.MarkDecorator:
@@ -230,13 +233,15 @@ def test_official_suite(draft: str) -> None:
         for case in group["tests"]:
             if "content" in group["file"] or case["description"] in LEFT_OUT or "leap second" in str(case):
                 continue
+            if case["valid"] and "xn--" in str(case["data"]):
+                continue
             verdicts = {accepts(grammar, text) for text in spellings(case["data"])}
             if verdicts != {case["valid"]} and not (
                 case["valid"] and in_some_order(grammar, case["data"], group["schema"])
             ):
                 wrong.append((group["file"], group["description"], case))
     assert wrong == []
-    assert compiled > 150
+    assert compiled > {"draft7": 170, "draft2020-12": 220}[draft]
 
 
 def in_some_order(grammar: Grammar, value: Any, schema: Any) -> bool:
@@ -377,8 +382,8 @@ def reports() -> list[dict[str, Any]]:
     return [case for case in map(json.loads, lines) if case["input"]["kind"] == "json_schema"]
 
 
-REFUSED_REPORTS = {"ollama/ollama#18226", "frenck/probatio#34"}
-"""Lookaround in a pattern, and `uniqueItems`."""
+REFUSED_REPORTS = {"frenck/probatio#34"}
+"""`uniqueItems` of any strings."""
 
 
 @needs(REPORTS)

@@ -77,6 +77,10 @@ LITERALS = _same(
 CLASSES = _same(".", r"\d", r"\D", r"\w", r"\W", r"\s", r"\S")
 PYTHON_ANCHORS = _same("^", "$", r"\A", r"\Z", r"\b", r"\B")
 ECMA_ANCHORS = st.sampled_from([("^", r"\A"), ("$", r"\Z"), (r"\b", r"\b"), (r"\B", r"\B")])
+LOOKS = _same(
+    "(?=a)", "(?!a)", "(?=.*B)", r"(?!.*1_|\s)", "(?<=a)", "(?<!B)", "(?<=1.)", "(?=(?!aB)a)", "(?=)", "(?!)"
+)
+ECMA_LOOKS = LOOKS | st.sampled_from([("(?!a$)", r"(?!a\Z)"), ("(?!^a)", "(?!^a)"), ("(?=$|a)", r"(?=\Z|a)")])
 REPEATS = ["*", "+", "?", "{2}", "{0,2}", "{1,}", "*?", "{1,2}?"]
 
 
@@ -102,10 +106,12 @@ def _pattern(
 
 
 PYTHON_PATTERNS = _pattern(
-    st.one_of(LITERALS, LITERALS, CLASSES, PYTHON_ANCHORS),
+    st.one_of(LITERALS, LITERALS, CLASSES, PYTHON_ANCHORS, LOOKS),
     ["(", "(?:", "(?i:", "(?m:", "(?s:", "(?a:", "(?x:", "(?ims-x:", "(?u-i:"],
 )
-ECMA_PATTERNS = _pattern(st.one_of(LITERALS, LITERALS, CLASSES, ECMA_ANCHORS), ["(", "(?:", "(?s:"])
+ECMA_PATTERNS = _pattern(
+    st.one_of(LITERALS, LITERALS, CLASSES, ECMA_ANCHORS, ECMA_LOOKS), ["(", "(?:", "(?s:"]
+)
 
 
 @given(PYTHON_PATTERNS)
