@@ -130,8 +130,8 @@ def resolve(expr: Expr) -> Expr:
             kind, label, following = nfa.kind[reached], nfa.label[reached], nfa.following[reached]
             if kind == ARC:
                 for part, unit, promise in context.read(nfa.sets[label], after):
-                    if (read := looks.read(watch, context.members[unit])) is not None:
-                        moves.append((part, (following, unit, promise, read)))
+                    if (watched := looks.read(watch, context.members[unit])) is not None:
+                        moves.append((part, (following, unit, promise, watched)))
             elif kind == CALL and nfa.rules[label] in assertions:
                 promised = context.promised[nfa.rules[label], before]
                 moves.append((EMPTY, (following, before, after & promised, watch)))
