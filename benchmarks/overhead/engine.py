@@ -24,7 +24,7 @@ class Engine(Protocol):
     structures: tuple[str, ...]
 
     def run(self, load: Load, stopwatch: Stopwatch, script: Script | None = None) -> Script:
-        """Do what the load says, and return what was written.
+        """Do what the load says, and return what was written, if detokenising is not left out.
 
         Args:
             script: tokens that are written in place of those that are drawn, so that runs with and without a

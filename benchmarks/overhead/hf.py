@@ -49,7 +49,7 @@ FILTERS: Final = (
 
 
 class TransformersEngine:
-    """See `Engine`.
+    """See `Engine`. All requests of a batch begin together: there are no mixed steps.
 
     Args:
         model: a causal language model in evaluation mode.

@@ -70,6 +70,7 @@ class Load:
         batch: how many texts are written at a time.
         context: tokens of a prompt.
         tokens: how many are written after it, at most.
+        late: how many of the batch come after the others have begun to write, where an engine can have that.
         structure: one of `STRUCTURES`.
         schema: the JSON Schema that texts are held to, if they are.
     """
@@ -77,6 +78,7 @@ class Load:
     batch: int = 1
     context: int = 32
     tokens: int = 24
+    late: int = 0
     sampling: Sampling = SAMPLINGS["greedy"]
     structure: str = "none"
     schema: Any = field(default_factory=lambda: SCHEMA, hash=False)

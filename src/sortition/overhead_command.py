@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sortition.benchmarks.overhead.load import Load
 
 UNUSABLE: Final = 2
-ENGINES: Final = ("hf",)
+ENGINES: Final = ("hf", "vllm")
 CLOCKS: Final = ("cpu", "wall")
 
 
 def overhead(
     model: Annotated[Path | None, typer.Option(help="Model folder. By default the embedded SmolLM2.")] = None,
-    engine: Annotated[str, typer.Option(help="What runs the model: hf.")] = "hf",
+    engine: Annotated[str, typer.Option(help="What runs the model: hf or vllm.")] = "hf",
     schema: Annotated[
         Path | None, typer.Option(help="JSON Schema for structured output. By default a small one.")
     ] = None,
@@ -41,8 +41,14 @@ def overhead(
     ] = None,
     structure: Annotated[
         list[str] | None,
-        typer.Option(help="none or ours; may be repeated. By default none, and ours if a schema is given."),
+        typer.Option(
+            help="none, ours, or, with vllm, xgrammar, guidance or outlines; may be repeated. "
+            "By default none, and ours if a schema is given."
+        ),
     ] = None,
+    late: Annotated[
+        int, typer.Option(min=0, help="Rows that come after the others have begun to write (vllm).")
+    ] = 0,
     context: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 32,
     tokens: Annotated[int, typer.Option(min=4, help="Tokens after it.")] = 16,
     dtype: Annotated[
@@ -68,9 +74,13 @@ def overhead(
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     err = Console(stderr=True)
+    from sortition.benchmarks.overhead.load import Load
+
     try:
-        loads = _loads(batch or [1], sampling, structure, schema, context, tokens)
-        running = _engine(engine, model, dtype, threads)
+        loads = _loads(
+            batch or [1], sampling, structure, schema, Load(context=context, tokens=tokens, late=late)
+        )
+        running = _engine(engine, model, dtype, threads, loads)
         from sortition.benchmarks.overhead.intervals import LEAST
         from sortition.benchmarks.overhead.measure import measure
         from sortition.benchmarks.overhead.tables import show
@@ -98,10 +108,9 @@ def _loads(
     samplings: list[str] | None,
     structures: list[str] | None,
     schema: Path | None,
-    context: int,
-    tokens: int,
+    load: Load,
 ) -> list[Load]:
-    from sortition.benchmarks.overhead.load import SAMPLINGS, STRUCTURES, Load
+    from sortition.benchmarks.overhead.load import SAMPLINGS, STRUCTURES
     from sortition.integrations.extract import read_schema
 
     samplings = samplings or ["greedy"]
@@ -113,7 +122,6 @@ def _loads(
         for name in given:
             if name not in known:
                 raise InputError(f"{kind} is one of {', '.join(map(repr, known))}, not {name!r}")
-    load = Load(context=context, tokens=tokens)
     if schema is not None:
         load = replace(load, schema=read_schema(schema))
     return [
@@ -124,7 +132,7 @@ def _loads(
     ]
 
 
-def _engine(name: str, model: Path | None, dtype: str, threads: int) -> Engine:
+def _engine(name: str, model: Path | None, dtype: str, threads: int, loads: list[Load]) -> Engine:
     if name not in ENGINES:
         raise InputError(f"--engine is {' or '.join(ENGINES)}, not {name!r}")
     try:
@@ -136,6 +144,10 @@ def _engine(name: str, model: Path | None, dtype: str, threads: int) -> Engine:
         folder = model or embedded_model()
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}")
+        if name == "vllm":
+            from sortition.benchmarks.overhead.vllm import VLLMEngine
+
+            return VLLMEngine.load(folder, dtype, loads)
         from sortition.benchmarks.overhead.hf import TransformersEngine
 
         return TransformersEngine.load(folder, dtype)
