@@ -19,6 +19,7 @@ def request(
     regex: str | None = None,
     choice: Iterable[str] | None = None,
     whitespace: str | None = None,
+    formats: str | None = None,
     draw: bool = False,
     temperature: float | None = None,
     top_k: int | None = None,
@@ -50,7 +51,7 @@ def request(
         json_schema: a dict, true or false, JSON text, or a class with `model_json_schema` (pydantic).
         regex: a pattern in the syntax of `re`, to match the whole text.
         choice: the texts to choose from.
-        whitespace: of JSON, as in `json_schema`.
+        whitespace, formats: of JSON, as in `json_schema`.
         draw: draw the tokens here, even if none of the following asks for it.
         temperature, top_k, top_p, min_p, typical, epsilon, eta, top_n_sigma, repetition_penalty,
             presence_penalty, frequency_penalty, penalty_window, logit_bias, allowed_tokens, bad_words,
@@ -59,7 +60,7 @@ def request(
         as_text: give the fields as one JSON text.
 
     Raises:
-        ValueError: more than one grammar, nothing at all, whitespace for a grammar that is not JSON, or a
+        ValueError: more than one grammar, nothing at all, an option of JSON for another grammar, or a
             parameter out of its bounds.
         TypeError: a schema that is not JSON.
     """
@@ -73,10 +74,11 @@ def request(
     fields = {name: value for name, value in grammars.items() if value is not None}
     if len(fields) > 1:
         raise ValueError(f"a request has one of {', '.join(grammars)}, not {len(fields)} of them")
-    if whitespace is not None:
-        if json_schema is None:
-            raise ValueError("whitespace is a choice for json_schema alone")
-        fields["whitespace"] = whitespace
+    for name, option in (("whitespace", whitespace), ("formats", formats)):
+        if option is not None:
+            if json_schema is None:
+                raise ValueError(f"{name} is a choice for json_schema alone")
+            fields[name] = option
     sampler = {
         "temperature": temperature,
         "top_k": top_k,

@@ -25,7 +25,9 @@ from sortition.integrations.request import FIELD
 from sortition.sampling.parameters import Parameters
 
 GRAMMARS: Final = ("json_schema", "regex", "choice")
-OPTIONS: Final = ("any_order", "whitespace")
+JSON_OPTIONS: Final = ("whitespace", "formats")
+"""Fields with texts that say how a JSON Schema is meant, by the names that `json_schema` has for them."""
+OPTIONS: Final = ("any_order", *JSON_OPTIONS)
 DRAW: Final = "draw"
 """The field that asks for our draw and for nothing else of it."""
 
@@ -80,12 +82,12 @@ class Request:
     Attributes:
         kind: one of `GRAMMARS`.
         source: the grammar, as JSON text. The order of keys counts.
-        whitespace: of JSON.
+        options: those of `JSON_OPTIONS` that are given.
     """
 
     kind: str
     source: str
-    whitespace: str = "default"
+    options: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         shown = self.source if len(self.source) <= 200 else self.source[:200] + "…"
@@ -102,7 +104,8 @@ class Request:
             return regex(value)
         if self.kind == "choice":
             return choice(value)
-        return json_schema(value, whitespace=self.whitespace)
+        options: dict[str, Any] = dict(self.options)
+        return json_schema(value, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +175,10 @@ def _grammar(fields: Mapping[str, Any]) -> Request | None:
         raise RequestError(f"one of {', '.join(GRAMMARS)} is possible, not {' and '.join(given)}")
     if _flag(fields, "any_order"):
         raise RequestError("'any_order' is not built yet; keys come in the order of 'properties'")
+    options = {name: fields[name] for name in JSON_OPTIONS if fields.get(name) is not None}
     if not given:
-        if fields.get("whitespace") is not None:
-            raise RequestError("'whitespace' is a choice for 'json_schema', which is not there")
+        for name in options:
+            raise RequestError(f"{name!r} is a choice for 'json_schema', which is not there")
         return None
     kind = given[0]
     value = fields[kind]
@@ -188,14 +192,12 @@ def _grammar(fields: Mapping[str, Any]) -> Request | None:
         isinstance(value, list | tuple) and value and all(isinstance(option, str) for option in value)
     ):
         raise RequestError("'choice' is a list of one or more texts")
-    whitespace = fields.get("whitespace")
-    if whitespace is None:
-        return Request(kind, _spelled(value))
-    if not isinstance(whitespace, str):
-        raise RequestError(f"'whitespace' is a text, not {_kind(whitespace)}")
-    if kind != "json_schema":
-        raise RequestError(f"'whitespace' is a choice for 'json_schema', not for {kind!r}")
-    return Request(kind, _spelled(value), whitespace)
+    for name, option in options.items():
+        if not isinstance(option, str):
+            raise RequestError(f"{name!r} is a text, not {_kind(option)}")
+        if kind != "json_schema":
+            raise RequestError(f"{name!r} is a choice for 'json_schema', not for {kind!r}")
+    return Request(kind, _spelled(value), tuple(options.items()))
 
 
 def _draw(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -47,7 +47,11 @@ SCHEMA = {"type": "object", "properties": {"b": {}, "a": {"type": "string"}}, "r
         ({"json_schema": "true"}, Request("json_schema", "true")),
         (
             {"json_schema": SCHEMA, "whitespace": "compact"},
-            Request("json_schema", json.dumps(SCHEMA), "compact"),
+            Request("json_schema", json.dumps(SCHEMA), (("whitespace", "compact"),)),
+        ),
+        (
+            {"json_schema": SCHEMA, "formats": "annotate", "whitespace": None},
+            Request("json_schema", json.dumps(SCHEMA), (("formats", "annotate"),)),
         ),
         ({"regex": "a+", "any_order": 0}, Request("regex", '"a+"')),
         ({"regex": "a+", "any_order": False, "choice": None}, Request("regex", '"a+"')),
@@ -128,7 +132,10 @@ def nested(depth: int) -> Any:
         ({"regexp": "a"}, "unknown field 'regexp'; did you mean 'regex'?"),
         ({"regex": "a", "whitspace": "any"}, "did you mean 'whitespace'?"),
         ({"regex": "a", "tempreature": 1}, "did you mean 'temperature'?"),
-        ({"regex": "a", "qqq": 1}, "there are json_schema, regex, choice, any_order, whitespace, draw, temp"),
+        (
+            {"regex": "a", "qqq": 1},
+            "choice, any_order, whitespace, formats, draw, temp",
+        ),
         ({"regex": "a", "top_p": 1.5}, "top_p is from 0 to 1, not 1.5"),
         ({"temperature": -1}, "temperature is 0 or more"),
         ({"temperature": float("nan")}, "temperature is a number"),
@@ -172,6 +179,8 @@ def nested(depth: int) -> Any:
         ({"regex": 1}, "'regex' is a text, not int"),
         ({"regex": "(a"}, "regex: "),
         ({"regex": "a", "whitespace": "any"}, "not for 'regex'"),
+        ({"regex": "a", "formats": "annotate"}, "not for 'regex'"),
+        ({"json_schema": True, "formats": "maybe"}, "formats must be 'assert' or 'annotate'"),
         ({"json_schema": True, "whitespace": 1}, "'whitespace' is a text"),
         ({"json_schema": [1]}, "'json_schema' is an object, true, false or JSON text, not list"),
         ({"json_schema": "{"}, "'json_schema' is not JSON"),
@@ -259,6 +268,7 @@ class Model:
         ({"json_schema": SCHEMA}, {"json_schema": SCHEMA}),
         ({"json_schema": Model}, {"json_schema": {"type": "object"}}),
         ({"json_schema": "{}", "whitespace": "any"}, {"json_schema": "{}", "whitespace": "any"}),
+        ({"json_schema": "{}", "formats": "annotate"}, {"json_schema": "{}", "formats": "annotate"}),
         ({"regex": "a"}, {"regex": "a"}),
         ({"choice": ("a", "b")}, {"choice": ["a", "b"]}),
         ({"draw": True}, {"draw": True}),
@@ -288,7 +298,7 @@ def test_request_refuses_what_says_nothing() -> None:
 
 def test_request_takes_every_parameter() -> None:
     names = [*inspect.signature(request).parameters]
-    assert names[5:-1] == [*Parameters.names()]
+    assert names[names.index("draw") + 1 : -1] == [*Parameters.names()]
     with pytest.raises(ValueError, match="json_schema alone"):
         request(regex="a", whitespace="any")
     with pytest.raises(TypeError):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -186,6 +186,9 @@ def _compile(
     whitespace: Annotated[
         str, typer.Option(help="Between JSON tokens: default, compact, any or a regex.")
     ] = "default",
+    formats: Annotated[
+        str, typer.Option(help="Whether `format` counts: assert, or annotate to ignore it.")
+    ] = "assert",
 ) -> None:
     """Say what a schema costs, what it accepts, and what is refused and why."""
     with _errors_in_one_line():
@@ -193,7 +196,8 @@ def _compile(
         from sortition.integrations.extract import read_schema
 
         begun = perf_counter()
-        grammar = sortition.json_schema(read_schema(schema), whitespace=whitespace)
+        options: dict[str, Any] = {"whitespace": whitespace, "formats": formats}
+        grammar = sortition.json_schema(read_schema(schema), **options)
         machine = grammar.machine
         built = perf_counter()
         vocabulary = _vocabulary(tokenizer)
