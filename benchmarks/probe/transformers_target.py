@@ -91,6 +91,9 @@ class TransformersTarget:
         unknown = settings.keys() - self.axes
         if unknown:
             raise NotPossible(f"transformers has nothing to set for {', '.join(sorted(unknown))}")
+        for axis, value in self._already().items():
+            if settings.get(axis) == value:
+                raise NotPossible(f"{axis} is {value} already")
         if "process" in settings:
             return run_elsewhere(self, prompts, condition, steps, forced)
         seen = Seen()
@@ -159,6 +162,15 @@ class TransformersTarget:
             return choices
         likeliest: list[int] = rows.argmax(-1).tolist()
         return likeliest
+
+    def _already(self) -> dict[str, Value]:
+        """What a setting would not change."""
+        return {
+            "dtype": _name(self.model.dtype),
+            "lm_head": _name(self.model.dtype),
+            "attention": str(self.model.config._attn_implementation),
+            "threads": torch.get_num_threads(),
+        }
 
     @contextmanager
     def _under(self, settings: Mapping[str, Value], seen: Seen) -> Iterator[Any]:

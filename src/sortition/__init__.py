@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sortition.benchmarks.probe.assertion import assert_batch_invariant as assert_batch_invariant
     from sortition.grammars.choice import choice as choice
     from sortition.grammars.errors import GrammarError as GrammarError
     from sortition.grammars.errors import Invalid as Invalid
@@ -92,6 +93,7 @@ _HOME = {
     "Unsupported": "grammars.errors",
     "Verified": "sampling.verification",
     "Vocabulary": "grammars.vocabulary",
+    "assert_batch_invariant": "benchmarks.probe.assertion",
     "choice": "grammars.choice",
     "drafting": "sampling.verify",
     "extract": "integrations.extract",
