@@ -91,12 +91,14 @@ class Located:
         first: index of the culprit among them; None if all agree.
         position: of the first token for which it differs.
         relative: difference of its outputs, relative to the greatest of them.
+        unit: relative rounding of its outputs' dtype.
     """
 
     operations: tuple[Operation, ...]
     first: int | None
     position: int | None
     relative: float
+    unit: float
 
 
 def locate(base: Mapping[str, Recorded], other: Mapping[str, Recorded]) -> Located:
@@ -124,9 +126,9 @@ def locate(base: Mapping[str, Recorded], other: Mapping[str, Recorded]) -> Locat
             if culprit is None and apart.positions:
                 culprit = len(operations) - 1, apart
     if culprit is None:
-        return Located(tuple(operations), None, None, 0.0)
+        return Located(tuple(operations), None, None, 0.0, 0.0)
     index, apart = culprit
-    return Located(tuple(operations), index, apart.positions[0], apart.relative)
+    return Located(tuple(operations), index, apart.positions[0], apart.relative, apart.unit)
 
 
 def _is_output_projection(name: str) -> bool:
@@ -140,18 +142,19 @@ class _Apart:
     positions: tuple[int, ...]
     max_abs: float
     relative: float
+    unit: float
 
 
 def _apart(ours: Mapping[int, Tensor], theirs: Mapping[int, Tensor]) -> _Apart:
     shared = sorted(ours.keys() & theirs.keys())
     differing = tuple(at for at in shared if not _same(ours[at], theirs[at]))
     if not differing:
-        return _Apart((), 0.0, 0.0)
-    greatest = max(
-        float((ours[at].double() - theirs[at].double()).abs().nan_to_num(torch.inf).max()) for at in differing
-    )
+        return _Apart((), 0.0, 0.0, 0.0)
+    apart = ((ours[at].double() - theirs[at].double()).abs().nan_to_num(torch.inf) for at in differing)
+    greatest = min(max(float(each.max()) for each in apart), torch.finfo(torch.float64).max)
     scale = max(float(ours[at].double().abs().max()) for at in shared)
-    return _Apart(differing, min(greatest, torch.finfo(torch.float64).max), greatest / max(scale, 1e-30))
+    unit = torch.finfo(ours[differing[0]].dtype).eps
+    return _Apart(differing, greatest, greatest / max(scale, unit), unit)
 
 
 def _same(ours: Tensor, theirs: Tensor) -> bool:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,7 @@ def run_elsewhere(
     if target.folder is None:
         raise NotPossible("a model that was not loaded from a folder cannot be loaded again")
     settings = {axis: value for axis, value in condition.settings.items() if axis != "process"}
-    begun = time.monotonic()
+    begun = os.times()
     with tempfile.TemporaryDirectory() as folder:
         job, result = Path(folder) / "job", Path(folder) / "result"
         options = {
@@ -63,7 +62,9 @@ def run_elsewhere(
     runs = tuple(Run(tuple(choices), tuple(tokens), scores) for choices, tokens, scores in answer["runs"])
     fresh = answer["process"] != os.getpid()
     seen = ", ".join(filter(None, [f"process {answer['process']}", answer["seen"] if settings else ""]))
-    return Outcome(runs, Evidence(fresh and answer["took_effect"], seen), time.monotonic() - begun)
+    ended = os.times()
+    seconds = ended.children_user - begun.children_user + ended.children_system - begun.children_system
+    return Outcome(runs, Evidence(fresh and answer["took_effect"], seen), seconds)
 
 
 def _work(options: dict[str, Any]) -> dict[str, Any]:

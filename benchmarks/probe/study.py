@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sortition.benchmarks.probe import agreement, measures, rates
-from sortition.benchmarks.probe.attribution import Case, attribute
+from sortition.benchmarks.probe.attribution import attribute
+from sortition.benchmarks.probe.case import Case
 from sortition.benchmarks.probe.conditions import counts
 from sortition.benchmarks.probe.findings import SCHEMA, Attribution, Comparison, Findings, Tested
 from sortition.benchmarks.probe.fixes import fixes

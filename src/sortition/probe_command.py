@@ -27,8 +27,6 @@ PROMPTS: Final = (
     "def fibonacci(n):",
     "Explain why the sky is blue to a five year old.",
     "The derivative of x^2 sin(x) is",
-    "Dear hiring manager,",
-    "List ten animals that live in the ocean:",
     "Here is a JSON object describing a person: {",
 )
 """Facts, stories, code and lists, of several lengths."""
@@ -40,7 +38,7 @@ def probe(
         bool, typer.Option("--sampler", help="Probe Sortition's own sampler and grammar, without a model.")
     ] = False,
     prompts: Annotated[
-        Path | None, typer.Option(help="Text file with a prompt on each line. By default eight of our own.")
+        Path | None, typer.Option(help="Text file with a prompt on each line. By default six of our own.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Tokens after each prompt.")] = 10,
     condition: Annotated[
