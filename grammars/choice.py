@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from sortition.grammars.cache import content_digest
 from sortition.grammars.errors import Invalid, Unsatisfiable
 from sortition.grammars.expr import alternative, literal
 from sortition.grammars.grammar import Grammar
@@ -35,4 +36,5 @@ def choice(options: Iterable[str]) -> Grammar:
         raise Invalid(f"the option {error.object!r} has a lone surrogate, which no text has") from None
     shown = ", ".join(map(repr, texts))
     source = f"choice({shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'})"
-    return Grammar(alternative(*map(literal, words)), source=source)
+    content = content_digest("choice", *words)
+    return Grammar(alternative(*map(literal, words)), source=source, content=content)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from sortition.grammars.automaton import BYTES, Automaton
+from sortition.grammars.cache import Cache
 from sortition.grammars.characters import ANY_CHARACTER, utf8
 from sortition.grammars.errors import TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import Expr, alternative, concat, rename_calls, star
@@ -14,6 +16,11 @@ from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Walk
 from sortition.grammars.table import Table, build_table
 from sortition.grammars.vocabulary import Vocabulary
+
+TABLE_CACHE: Final = 1 << 27
+"""Bytes of the tables kept for grammars of the same content: 128 MiB, some 300 tables of typical schemas."""
+
+_TABLES: Final = Cache[Table](TABLE_CACHE, lambda table: table.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +33,8 @@ class Grammar:
         source: what the grammar was made from, shortened, for `repr`.
         warnings: what the user should know, such as unknown keywords that were ignored.
         origins: where in a schema each rule comes from, a pointer and a keyword, for errors.
-
+        content: stands for all that the language was made from, so that its tables can be shared; None if
+            they are not.
     """
 
     root: Expr
@@ -34,6 +42,7 @@ class Grammar:
     source: str = ""
     warnings: tuple[str, ...] = ()
     origins: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    content: bytes | None = None
 
     def __repr__(self) -> str:
         return f"Grammar({self.source})"
@@ -56,7 +65,7 @@ class Grammar:
             raise TooLarge(error.reason, pointer=pointer, keyword=keyword, hint=error.hint) from None
 
     def compile(self, vocabulary: Vocabulary) -> Table:
-        """The token table of this grammar for one vocabulary.
+        """The token table of this grammar for one vocabulary, shared with grammars of the same content.
 
         Raises:
             GrammarError: as `machine`, and Unsatisfiable where the vocabulary cannot spell the language.
@@ -64,7 +73,9 @@ class Grammar:
         """
         if not isinstance(vocabulary, Vocabulary):
             raise TypeError(f"a grammar is compiled for a Vocabulary, not for a {type(vocabulary).__name__}")
-        return build_table(self.machine, vocabulary)
+        if self.content is None:
+            return build_table(self.machine, vocabulary)
+        return _TABLES.find((self.content, vocabulary.digest), lambda: build_table(self.machine, vocabulary))
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether this whole text is in the language, decided byte by byte."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from sortition.grammars.automaton import Automaton
+from sortition.grammars.cache import Cache, content_digest
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import NOTHING, Call, Expr, alternative, concat, literal
 from sortition.grammars.grammar import Grammar
@@ -72,6 +73,13 @@ With two strings of up to 255 characters the machine then takes 0.1 s instead of
 tokens 1.5 MiB instead of 2.9 MiB; but ten times as many of its moves need a look at the stack.
 """
 
+LOWERED_CACHE: Final = 20_000
+"""Rules of the schemas that are kept lowered: a rule takes 1 to 5 KB, a typical schema has 20."""
+
+_LOWERED: Final = Cache[Grammar](LOWERED_CACHE, lambda grammar: len(grammar.rules))
+
+TOO_DEEP: Final = "the schema nests too deep"
+
 Part: TypeAlias = "str | Numbers | Strings | Arrays | Objects"
 """What a rule accepts: one of the words null, true and false, or a set of values of one type."""
 Names: TypeAlias = tuple[str, ...]
@@ -114,17 +122,32 @@ def json_schema(
         raise Invalid(f"formats must be 'assert' or 'annotate', not {formats!r}")
     policy = Policy(whitespace)
     try:
-        document = Document(_contents(schema))
-        lowering = _Lowering(Logic(document, formats == "assert"), policy)
+        contents = _contents(schema)
+    except RecursionError:
+        raise TooLarge(TOO_DEEP, pointer="") from None
+    content = content_digest("json_schema", contents, whitespace, formats)
+
+    def lowered() -> Grammar:
+        return _lowered(contents, policy, formats == "assert", content)
+
+    # A copy: machines are kept by those who asked for them, not by the cache.
+    return replace(lowered() if content is None else _LOWERED.find(content, lowered), source=_source(schema))
+
+
+def _lowered(contents: Any, policy: Policy, assert_formats: bool, content: bytes | None) -> Grammar:
+    try:
+        document = Document(contents)
+        lowering = _Lowering(Logic(document, assert_formats), policy)
         root, rules = lowering.lower(terms(document.root))
     except RecursionError:
-        raise TooLarge("the schema nests too deep", pointer="") from None
+        raise TooLarge(TOO_DEEP, pointer="") from None
     return Grammar(
         concat(policy.around, root, policy.around),
         rules,
-        _source(schema),
+        "",
         document.warnings,
         {name: (origin.pointer, origin.keyword) for name, origin in lowering.origins.items()},
+        content,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from sortition.grammars.assertions import BEGIN, END, END_OR_LAST_NEWLINE, resolve
+from sortition.grammars.cache import content_digest
 from sortition.grammars.characters import ANY_CHARACTER, in_utf8
 from sortition.grammars.errors import TooLarge, Unsatisfiable
 from sortition.grammars.expr import (
@@ -50,7 +51,7 @@ def regex(pattern: str) -> Grammar:
     shown = pattern if len(pattern) <= _SHOWN else pattern[:_SHOWN] + "…"
     if expr is NOTHING:
         raise Unsatisfiable(f"no text matches the pattern {shown!r}")
-    return Grammar(expr, source=repr(shown))
+    return Grammar(expr, source=repr(shown), content=content_digest("regex", pattern))
 
 
 def parse(pattern: str, dialect: Dialect) -> Expr:
