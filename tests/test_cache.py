@@ -9,6 +9,7 @@ import pytest
 
 import sortition as so
 from sortition.grammars.cache import Cache, content_digest
+from sortition.grammars.errors import Invalid
 
 VOCABULARY = so.Vocabulary.of([bytes([byte]) for byte in range(256)], end_tokens=[0])
 OTHER = so.Vocabulary.of([bytes([byte]) for byte in range(256)], end_tokens=[1])
@@ -106,7 +107,7 @@ def test_what_differs_is_compiled_for_itself() -> None:
 
 def test_what_is_not_json_is_refused_after_its_like() -> None:
     assert so.json_schema({"enum": [[1]]})
-    with pytest.raises(so.errors.Invalid, match="tuple is not a JSON value"):
+    with pytest.raises(Invalid, match="tuple is not a JSON value"):
         so.json_schema({"enum": [(1,)]})
 
 
