@@ -1,0 +1,104 @@
+"""Inputs made to cost a server much: each is compiled or refused, and the seconds that took are printed.
+
+    python tests/hostile.py [NAME...]
+
+Prints one JSON object: for each input its CPU seconds and what came of it, and the peak memory in MiB.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import sortition as so
+
+
+def nested(depth: int, key: str) -> dict[str, Any]:
+    """`anyOf` of three of the same, and so on; objects inside."""
+    if not depth:
+        return {"properties": {key: {"type": "string"}}, "required": [key]}
+    return {"anyOf": [nested(depth - 1, f"{key}{branch}") for branch in range(3)]}
+
+
+def conjoined(depth: int) -> dict[str, Any]:
+    """`allOf` inside `allOf`, each with a property more."""
+    schema: dict[str, Any] = {"type": "object"}
+    for level in range(depth):
+        schema = {"allOf": [schema, {"properties": {f"p{level}": {"type": "integer"}}}]}
+    return schema
+
+
+def words(count: int) -> list[str]:
+    """Texts without much in common."""
+    return [f"option {number * 7919 % 1_000_003}" for number in range(count)]
+
+
+def schema(make: Callable[[], Any]) -> Callable[[], so.Grammar]:
+    """A schema that is made only when it is its turn."""
+    return lambda: so.json_schema(make())
+
+
+INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
+    "anyOf 3^9": schema(lambda: nested(9, "k")),
+    "anyOf product": schema(
+        lambda: {"allOf": [{"anyOf": [{"required": [f"{i} {j}"]} for j in range(4)]} for i in range(12)]}
+    ),
+    "allOf 100 deep": schema(lambda: conjoined(100)),
+    "enum of 100,000 strings": schema(lambda: {"enum": words(100_000)}),
+    "enum of 100,000 numbers": schema(lambda: {"enum": list(range(100_000))}),
+    "not enum of 5,000 strings": schema(lambda: {"not": {"enum": words(5_000)}}),
+    "oneOf of 100 objects": schema(
+        lambda: {"oneOf": [{"properties": {f"k{i}": {"const": i}}} for i in range(100)]}
+    ),
+    "if, then, else 15 times": schema(
+        lambda: {
+            "allOf": [
+                {
+                    "if": {"required": [f"k{i}"]},
+                    "then": {"required": [f"x{i}"]},
+                    "else": {"required": [f"y{i}"]},
+                }
+                for i in range(15)
+            ]
+        }
+    ),
+    "patterns that overlap": schema(
+        lambda: {"patternProperties": {f"a{i}.*b": {"const": i} for i in range(100)}}
+    ),
+    "multiples of large primes": schema(
+        lambda: {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 89, 83, 79)]}
+    ),
+    "chain of 5,000 references": schema(
+        lambda: {"$ref": "#/$defs/0", "$defs": {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(5_000)}}
+    ),
+    "100,000 open brackets": schema(lambda: "[" * 100_000),
+    "pattern of repeated repeats": schema(lambda: {"pattern": "^(a{1,1000}){1,1000}$"}),
+    "(a{1,1000}){1,1000}": lambda: so.regex("(a{1,1000}){1,1000}"),
+    ".*a.{20}": lambda: so.regex(".*a.{20}"),
+    "(x?){5000}x{5000}": lambda: so.regex("(x?){5000}x{5000}"),
+    "5,000 groups inside one another": lambda: so.regex("(" * 5_000 + "a" + ")" * 5_000),
+    "stars of stars": lambda: so.regex("((((((a*)*)*)*)*)*)*" * 50),
+    "choice of 20,000 texts": lambda: so.choice(words(20_000)),
+}
+
+
+def main(names: list[str]) -> None:
+    """Compile all inputs, or some, one after the other."""
+    outcomes: dict[str, tuple[float, str]] = {}
+    for name in names or INPUTS:
+        start = time.process_time()
+        try:
+            outcome = f"{len(INPUTS[name]().machine)} states"
+        except so.GrammarError as error:
+            outcome = f"{type(error).__name__}: {error}"
+        outcomes[name] = time.process_time() - start, outcome
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(json.dumps({"outcomes": outcomes, "peak": peak}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,46 @@
+"""Hostile inputs are refused or compiled before they cost much."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hostile
+import pytest
+
+from sortition.grammars.background import SWITCH
+
+SECONDS = 3.0
+"""CPU time for each: none needs more than one second on a core of its own, and tests share theirs."""
+
+PEAK = 500
+"""MiB for all of them, one after the other in one process."""
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    """What came of all inputs, without compiled loops: in the first second of a process there are none."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), SWITCH: "0"}
+    done = subprocess.run(
+        [sys.executable, str(Path(hostile.__file__))],
+        env=environment,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", hostile.INPUTS)
+def test_is_over_soon(name: str, report: dict[str, Any]) -> None:
+    seconds, outcome = report["outcomes"][name]
+    assert seconds < SECONDS, outcome
+
+
+def test_memory_is_bounded(report: dict[str, Any]) -> None:
+    assert report["peak"] < PEAK
