@@ -19,6 +19,11 @@ WIDTH: Final = 360
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 18, 38
 """Room around a plot for its labels, in units."""
 
+LANE: Final = 24
+LEFT_OF_LANES: Final = 136
+LANE_LETTERS: Final = 22
+"""Height of a lane, and room for its name."""
+
 COLOURS: Final = ("one", "two", "three", "four", "five", "six")
 """Classes of the style, told apart by people who do not see red or green."""
 
@@ -146,6 +151,42 @@ class Plot:
 
     def svg(self) -> str:
         return drawing(self.title, self.height, self._parts)
+
+
+def lanes(
+    title: str, rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], *, x_title: str
+) -> list[str]:
+    """Values side by side as dots, a lane for each name, on a logarithmic axis; parts for `drawing`.
+
+    Args:
+        title: what is seen.
+        rows: names, each with values above 0, their colours and the text that appears under the pointer.
+        x_title: what the values are, with their unit.
+    """
+    values = [value for _, dots in rows for value, _, _ in dots]
+    low = 10.0 ** math.floor(math.log10(min(values)) + 1e-9)
+    high = 10.0 ** math.ceil(math.log10(max(values)) - 1e-9)
+    x = Scale(low, max(high, 10 * low), LEFT_OF_LANES, WIDTH - RIGHT, logarithmic=True)
+    bottom = TOP + LANE * len(rows)
+    parts = []
+    for tick in x.ticks():
+        parts.append(f'<path class="rule" d="M{x(tick):.1f} {TOP}V{bottom}"/>')
+        parts.append(text(x(tick), bottom + 14, number(tick), "quiet middle"))
+    for index, (name, dots) in enumerate(rows):
+        y = TOP + LANE * (index + 0.5)
+        parts.append(f'<path class="rule" d="M{x.begin} {y}H{x.end}"/>')
+        parts.append(text(x.begin - 8, y + 4, shortened(name, LANE_LETTERS), "end"))
+        for value, style, said in dots:
+            hint = f"<title>{escape(said)}</title>"
+            parts.append(f'<circle class="{style}" cx="{x(value):.1f}" cy="{y}" r="5">{hint}</circle>')
+    parts.append(text(x.end, bottom + 30, x_title, "quiet end"))
+    parts.append(text(2, 10, title, "quiet"))
+    return parts
+
+
+def lanes_height(rows: int) -> int:
+    """Units that `lanes` needs for so many."""
+    return TOP + LANE * rows + BOTTOM
 
 
 def drawing(title: str, height: float, parts: Sequence[str], *, style: str = "") -> str:

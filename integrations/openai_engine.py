@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from sortition.integrations.errors import InputError
 from sortition.integrations.generation import Completion, Job
-from sortition.integrations.openai_server import Refused, Server, Unanswered
+from sortition.integrations.openai_server import HINTS, Refused, Server, Unanswered, first_model
 from sortition.integrations.request import FIELD, request
 from sortition.integrations.turns import in_turn
 
@@ -23,12 +23,6 @@ SERVERS: Final = ("sortition", "response_format")
 GONE: Final = 8
 """Documents in a row without an answer, after which the server counts as gone. They get no record, so that
 the next run asks for them again."""
-
-HINTS: Final = {
-    401: "; the key is read from OPENAI_API_KEY",
-    404: "; a base URL mostly ends in /v1",
-}
-"""What may be wrong for every request, by the status of HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,7 @@ def settled(job: Job) -> Job:
     server = Server(job.base_url)
     try:
         if job.served_model is None:
-            job = replace(job, served_model=_first_model(server))
+            job = replace(job, served_model=first_model(server))
         if job.server is None and job.grammar is not None:
             job = replace(job, server="sortition" if _has_processor(server, job) else "response_format")
     except Unanswered as problem:
@@ -141,13 +135,6 @@ def _read(answer: Any) -> Completion:
         )
     except (LookupError, TypeError, ValueError, AttributeError):
         return Completion(error=f"the server's answer is no completion: {answer!r:.200}")
-
-
-def _first_model(server: Server) -> str:
-    try:
-        return str(server.ask("/models")["data"][0]["id"])
-    except (LookupError, TypeError):
-        raise InputError("the server names no model: choose one (--served-model)") from None
 
 
 def _has_processor(server: Server, job: Job) -> bool:

@@ -6,9 +6,13 @@ import http.client
 import json
 import os
 import threading
+import time
 import urllib.error
 import urllib.request
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from sortition.integrations.errors import InputError
 
 PAUSES: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before each further attempt, where the server names no other: 15 in all, a restart of a proxy."""
@@ -21,6 +25,15 @@ PATIENCE: Final = 600.0
 
 LONGEST_MESSAGE: Final = 300
 """Characters of a server's message that are kept: it may repeat the request."""
+
+HINTS: Final = {
+    401: "; the key is read from OPENAI_API_KEY",
+    404: "; a base URL mostly ends in /v1",
+}
+"""What may be wrong for every request, by the status of HTTP."""
+
+Events: TypeAlias = list[tuple[float, Any]]
+"""What a server sent part by part, each part with the time at which it came (`time.perf_counter`)."""
 
 KEY: Final = "OPENAI_API_KEY"
 """The environment variable of the key. Servers of one's own mostly need none."""
@@ -45,8 +58,10 @@ class Refused(Exception):
 class Server:
     """A server at a base URL, which mostly ends in ``/v1``. Threads may share it."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, patience: float = PATIENCE) -> None:
+        """See `PATIENCE`."""
         self._base_url = base_url.rstrip("/")
+        self._patience = patience
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -59,9 +74,20 @@ class Server:
         Raises:
             Unanswered, Refused: see there.
         """
+        return self._ask(path, body, json.load)
+
+    def stream(self, path: str, body: dict[str, Any]) -> Events:
+        """The server's answer to a body, in the parts in which it came. Asks again where that may help.
+
+        Raises:
+            Unanswered, Refused: see there.
+        """
+        return self._ask(path, {**body, "stream": True}, _events)
+
+    def _ask(self, path: str, body: Any, read: Callable[[Any], Any]) -> Any:
         for pause in (*PAUSES, None):
             try:
-                return self._attempt(path, body)
+                return self._attempt(path, body, read)
             except urllib.error.HTTPError as error:
                 with error:
                     reason = f"HTTP {error.code}: {_message(error)}"
@@ -77,15 +103,38 @@ class Server:
                 break
         raise Unanswered(f"no answer from {self._base_url}: {reason[:LONGEST_MESSAGE]}")
 
-    def _attempt(self, path: str, body: Any) -> Any:
+    def _attempt(self, path: str, body: Any, read: Callable[[Any], Any]) -> Any:
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(self._base_url + path, data, {"Content-Type": "application/json"})
         key = os.environ.get(KEY)
         if key:
             # Not sent on to wherever a redirection leads.
             call.add_unredirected_header("Authorization", f"Bearer {key}")
-        with urllib.request.urlopen(call, timeout=PATIENCE) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(call, timeout=self._patience) as answer:
+            return read(answer)
+
+
+def first_model(server: Server) -> str:
+    """The first model that a server names; raises InputError where it names none."""
+    try:
+        return str(server.ask("/models")["data"][0]["id"])
+    except (LookupError, TypeError):
+        raise InputError("the server names no model: choose one (--served-model)") from None
+
+
+def _events(answer: Any) -> Events:
+    """The events of an answer, as server-sent events have them; a plain one is one event."""
+    if "event-stream" not in answer.headers.get("Content-Type", ""):
+        return [(time.perf_counter(), json.load(answer))]
+    events = []
+    for line in answer:
+        kind, _, data = line.partition(b":")
+        if kind == b"data" and data.strip() != b"[DONE]":
+            event = json.loads(data)
+            if isinstance(event, dict) and "error" in event:
+                raise Refused(200, _said(event)[:LONGEST_MESSAGE])
+            events.append((time.perf_counter(), event))
+    return events
 
 
 def _message(error: urllib.error.HTTPError) -> str:
@@ -98,12 +147,17 @@ def _message(error: urllib.error.HTTPError) -> str:
         said = json.loads(text)
     except ValueError:
         said = text
+    return _said(said)[:LONGEST_MESSAGE] or str(error.reason)
+
+
+def _said(said: Any) -> str:
+    """The words of a server's complaint, in one line."""
     # {"error": {"message": ...}} by OpenAI's interface, {"detail": ...} by many a server's frame.
     for name in ("error", "detail", "message"):
         if isinstance(said, dict):
             said = said.get(name, said)
     text = said if isinstance(said, str) else json.dumps(said)
-    return " ".join(text.split())[:LONGEST_MESSAGE] or str(error.reason)
+    return " ".join(text.split())
 
 
 def _asked_for(error: urllib.error.HTTPError, pause: float) -> float:
