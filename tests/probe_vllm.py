@@ -1,6 +1,6 @@
 """A probe of a real vLLM engine, in a process of its own.
 
-    python probe_vllm.py MODEL REPORT.json
+    python probe_vllm.py MODEL REPORT.json one|others
 
 For every condition: whether it took effect, by what one can tell, and which prompts have other bits.
 """
@@ -35,21 +35,22 @@ CONDITIONS = [
     "draw 7",
     "rerun, given draw 7",
     "batch_size 8, given draw 7",
-    "drafts 3",
-    "dtype bfloat16",
+    "rerun, given batch_size 8",
 ]
-"""Those that need an engine of their own come last."""
+OTHERS = ["rerun", "drafts 3", "process fresh", "dtype bfloat16"]
+"""What needs engines of its own, half a minute each."""
 
 REPEATED = "one two three four " * 12
 LONG = " ".join(f"word{number}" for number in range(60))
 
 
-def main(model: str, report: Path) -> None:
+def main(model: str, report: Path, which: str) -> None:
     target = VllmTarget(model, dtype="float32", max_model_len=512)
+    environment = target.describe()
     prompts = target.prompts(["Say:", REPEATED, LONG])
     references: dict[str, Any] = {}
     results: dict[str, Any] = {}
-    for text in CONDITIONS:
+    for text in CONDITIONS if which == "one" else OTHERS:
         condition = parse(text)
         try:
             key = condition.reference.name
@@ -72,12 +73,12 @@ def main(model: str, report: Path) -> None:
             "tokens": [list(run.tokens) for run in outcome.runs],
             "digests": [list(digests(run)) for run in outcome.runs],
         }
-    results["free"] = [list(run.tokens) for run in target.run(prompts, parse("rerun"), STEPS).runs]
-    results["environment"] = target.describe()
+    results["reference"] = [list(run.tokens) for run in references["reference"].runs]
+    results["environment"] = environment
     results["text"] = target.text(prompts[0].tokens)
     target.close()
     report.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -40,6 +40,7 @@ AXES: Final = {
         Axis("prefix_cache", True, "the prompt's beginning was read for another request before: warm"),
         Axis("drafts", True, "tokens that speculative decoding guesses in one pass"),
         Axis("logprobs", True, "log-probabilities are asked for"),
+        Axis("prefill", False, "all of the text is read in one pass, not token by token"),
         Axis("threads", False, "threads of a process"),
         Axis("attention", False, "implementation of attention"),
         Axis("dtype", False, "numbers of the whole model"),
@@ -81,6 +82,7 @@ def plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
         condition(("prefix_cache", "warm")),
         condition(("drafts", DRAFTS)),
         condition(("logprobs", 5)),
+        condition(("prefill", True)),
         condition(("threads", 2 if torch.get_num_threads() == 1 else 1)),
         condition(("attention", "eager")),
         condition(("lm_head", "float32")),
@@ -92,6 +94,7 @@ def plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
         condition(company, ("neighbours", "longer")),
         condition(company, padding),
     ]
+    again = [condition(("rerun", True), given=(company,))]
     remedied = [
         condition(padding, given=(("attention", "eager"),)),
         condition(company, given=(("lm_head", "float32"),)),
@@ -99,7 +102,7 @@ def plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
         condition(company, ("position", "last"), given=(("seed", SEED),)),
         condition(company, ("position", "last"), given=(("draw", SEED),)),
     ]
-    return (*single, *pairs, *remedied)
+    return (*single, *pairs, *again, *remedied)
 
 
 def parse(text: str) -> Condition:

@@ -15,6 +15,7 @@ from sortition.benchmarks.probe.conditions import counts
 from sortition.benchmarks.probe.findings import SCHEMA, Attribution, Comparison, Findings, Tested
 from sortition.benchmarks.probe.fixes import fixes
 from sortition.benchmarks.probe.ledger import Ledger
+from sortition.benchmarks.probe.phases import refined
 from sortition.benchmarks.probe.target import Condition, NotPossible, Outcome, Prompt, Target
 from sortition.benchmarks.probe.verdict import Requirement, verdict
 
@@ -283,4 +284,4 @@ class _Study:
             )
             found.append(replace(attribute(case), shared_by=others))
             done.update(others)
-        return tuple(found)
+        return refined(found, tested, groups)

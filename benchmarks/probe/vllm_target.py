@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -122,6 +124,8 @@ class _Engine:
         self._process = context.Process(target=_serve, args=(other, folder, dict(options), self.settings))
         self._process.start()
         other.close()
+        # Before the interpreter waits for its processes, which wait for it.
+        atexit.register(self.close)
         self._answer()
 
     def ask(self, what: str, *arguments: Any) -> Any:
@@ -145,12 +149,15 @@ class _Engine:
 
     def close(self) -> None:
         """End the process."""
+        atexit.unregister(self.close)
         self._connection.close()
         self._process.join()
 
 
 def _serve(connection: Connection, folder: str, options: dict[str, Any], settings: dict[str, Any]) -> None:
     """Start an engine and do what is asked, until nobody asks any more."""
+    # Who presses Ctrl-C stops the probe, which then stops this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     # The scheduler can be watched only where it runs in the same process.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FAULT: Final = 3
 INTERRUPTED: Final = 130
 
+NOTHING_TO_REPEAT: Final = "print('the probe found nothing that a script could show again')\n"
+
 PROMPTS: Final = (
     "The capital of France is",
     "Write a short story about a lighthouse keeper.",
@@ -37,6 +39,13 @@ def probe(
     sampler: Annotated[
         bool, typer.Option("--sampler", help="Probe Sortition's own sampler and grammar, without a model.")
     ] = False,
+    engine: Annotated[str, typer.Option(help="What runs the model: hf or vllm.")] = "hf",
+    base_url: Annotated[
+        str | None, typer.Option(help="Server to probe instead, such as http://localhost:8000/v1.")
+    ] = None,
+    served_model: Annotated[
+        str | None, typer.Option(help="What the server calls the model. By default the first it names.")
+    ] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="Text file with a prompt on each line. By default six of our own.")
     ] = None,
@@ -63,6 +72,9 @@ def probe(
     ] = None,
     page: Annotated[Path | None, typer.Option(help="HTML page, on its own.")] = None,
     junit: Annotated[Path | None, typer.Option(help="JUnit XML.")] = None,
+    repro: Annotated[
+        Path | None, typer.Option(help="Python script that shows the smallest difference again.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no summary.")] = False,
 ) -> None:
     """Say whether the batch changes the output, how often, where, why, and what mends it.
@@ -83,13 +95,25 @@ def probe(
             asked=bool(condition),
         )
         conditions = _conditions(condition, batch_size, sampler)
-        target, texts = _sampler() if sampler else _model(model, dtype, attention, prompts)
+        target: Target
+        texts: list[Prompt]
+        if sampler:
+            target, texts = _sampler()
+        elif base_url is not None:
+            target, texts = _server(base_url, served_model, prompts)
+        elif engine == "vllm":
+            target, texts = _vllm(model, dtype, prompts)
+            conditions = _in_few_engines(conditions)
+        elif engine == "hf":
+            target, texts = _model(model, dtype, attention, prompts)
+        else:
+            raise InputError(f"--engine is hf or vllm, not {engine!r}")
         if sampler:
             # All texts at once: the largest batch is as large.
             options = replace(options, block=len(texts))
         kept = None if output is None else output.with_name(output.name + ".partial")
         findings = _study(target, texts, conditions, options, kept, quiet)
-        _write(findings, output, page, junit)
+        _write(findings, output, page, junit, repro)
     except InputError as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(FAULT) from None
@@ -144,6 +168,36 @@ def _model(
     return target, target.prompts(_texts(prompts))
 
 
+def _server(url: str, served_model: str | None, prompts: Path | None) -> tuple[Target, list[Prompt]]:
+    """A model behind a URL, with prompts for it."""
+    from sortition.benchmarks.probe.openai_target import OpenAITarget
+
+    target = OpenAITarget(url, served_model)
+    return target, target.prompts(_texts(prompts))
+
+
+def _vllm(folder: Path | None, dtype: str, prompts: Path | None) -> tuple[Target, list[Prompt]]:
+    """A model in vLLM, with prompts as it reads them."""
+    from sortition.benchmarks.probe.vllm_target import VllmTarget
+    from sortition.integrations.smollm2 import embedded_model
+
+    try:
+        target = VllmTarget(folder or embedded_model(), dtype=dtype)
+    except FileNotFoundError as missing:
+        raise InputError(f"{missing}; or name a model with --model") from None
+    return target, target.prompts(_texts(prompts))
+
+
+def _in_few_engines(conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """In an order in which vLLM is started as rarely as can be."""
+    from sortition.benchmarks.probe.vllm_target import OF_ENGINES
+
+    def engine(condition: Condition) -> list[str]:
+        return [str(condition.settings.get(axis, "")) for axis in sorted(OF_ENGINES)]
+
+    return tuple(sorted(conditions, key=engine))
+
+
 def _sampler() -> tuple[Target, list[Prompt]]:
     from sortition.benchmarks.probe.sampler_target import SamplerTarget
 
@@ -184,14 +238,18 @@ def _study(
         return study(target, prompts, conditions, options, kept=kept, progress=progress)
 
 
-def _write(findings: Findings, output: Path | None, page: Path | None, junit: Path | None) -> None:
+def _write(
+    findings: Findings, output: Path | None, page: Path | None, junit: Path | None, repro: Path | None
+) -> None:
     from sortition.benchmarks.probe.report import junit as junit_report
     from sortition.benchmarks.probe.report import page as page_report
+    from sortition.benchmarks.probe.report import repro as repro_report
 
     made = (
         (output, findings.to_json),
         (page, lambda: page_report.html(findings)),
         (junit, lambda: junit_report.xml(findings)),
+        (repro, lambda: repro_report.script(findings) or NOTHING_TO_REPEAT),
     )
     for path, make in made:
         if path is not None:

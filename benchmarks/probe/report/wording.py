@@ -82,13 +82,14 @@ def place(attribution: Attribution) -> str:
 
 def remedy(fix: Fix) -> str:
     """A fix, and what it did where it was tried."""
-    said = fix.suggestion
-    if fix.tried and fix.restored is not None:
-        said += f" [tried here: {fix.restored} of {fix.prompts} prompts have the same bits with it"
-        said += f", at {fix.cost:.2g} times the time]" if fix.cost is not None else "]"
-    else:
-        said += " [not tried here]"
-    return said
+    if not fix.tried or fix.restored is None:
+        return f"{fix.suggestion} [not tried here]"
+    outcome = f"{fix.restored} of {fix.prompts} prompts have the same bits with it"
+    if fix.same_tokens is not None:
+        outcome += f", {fix.same_tokens} the same tokens"
+    if fix.cost is not None:
+        outcome += f", in {fix.cost:.2f} times the time"
+    return f"{fix.suggestion} [tried here: {outcome}]"
 
 
 def differing(findings: Findings) -> list[Tested]:
