@@ -160,16 +160,19 @@ class EngineTarget:
 
     @contextmanager
     def _chunks(self, most: int) -> Iterator[None]:
-        """Prompts are read in pieces of so many tokens; 0 leaves it to the engine."""
-        config = self._scheduler().scheduler_config
-        if most and not config.enable_chunked_prefill:
+        """Passes of so many tokens, so that longer prompts are read in pieces; 0 leaves it to the engine.
+
+        Not `long_prefill_token_threshold`: it lets a request that is alone have all it wants.
+        """
+        scheduler = self._scheduler()
+        if most and not scheduler.scheduler_config.enable_chunked_prefill:
             raise NotPossible("this engine reads every prompt in one piece")
-        before = config.long_prefill_token_threshold
-        config.long_prefill_token_threshold = most or before
+        before = scheduler.max_num_scheduled_tokens
+        scheduler.max_num_scheduled_tokens = most or before
         try:
             yield
         finally:
-            config.long_prefill_token_threshold = before
+            scheduler.max_num_scheduled_tokens = before
 
     @contextmanager
     def _watched(self) -> Iterator[Passes]:
