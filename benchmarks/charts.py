@@ -6,7 +6,7 @@ A chart is 360 units wide, a telephone's screen, so that its text stays legible 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,9 +20,9 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 12, 18, 38
 """Room around a plot for its labels, in units."""
 
 LANE: Final = 24
-LEFT_OF_LANES: Final = 136
+LANE_NAMES: Final = 136
 LANE_LETTERS: Final = 22
-"""Height of a lane, and room for its name."""
+"""Height of a lane of dots, and room for its name."""
 
 COLOURS: Final = ("one", "two", "three", "four", "five", "six")
 """Classes of the style, told apart by people who do not see red or green."""
@@ -153,40 +153,49 @@ class Plot:
         return drawing(self.title, self.height, self._parts)
 
 
-def lanes(
-    title: str, rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], *, x_title: str
-) -> list[str]:
-    """Values side by side as dots, a lane for each name, on a logarithmic axis; parts for `drawing`.
+def dots(
+    title: str,
+    lanes: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    x_title: str,
+    style: str = "",
+) -> str:
+    """Values side by side on a logarithmic axis: a lane for each name, a colour for each series, as SVG.
 
     Args:
-        title: what is seen.
-        rows: names, each with values above 0, their colours and the text that appears under the pointer.
+        title: what is seen; written into a file of its own, where no heading says it.
+        lanes: names of the lanes.
+        series: by name, a value above 0 for each lane, None where there is none.
         x_title: what the values are, with their unit.
+        style: `STYLE` for a file of its own.
     """
-    values = [value for _, dots in rows for value, _, _ in dots]
+    values = [value for each in series.values() for value in each if value is not None]
     low = 10.0 ** math.floor(math.log10(min(values)) + 1e-9)
     high = 10.0 ** math.ceil(math.log10(max(values)) - 1e-9)
-    x = Scale(low, max(high, 10 * low), LEFT_OF_LANES, WIDTH - RIGHT, logarithmic=True)
-    bottom = TOP + LANE * len(rows)
-    parts = []
+    x = Scale(low, max(high, 10 * low), LANE_NAMES, WIDTH - RIGHT, logarithmic=True)
+    bottom = TOP + LANE * len(lanes)
+    parts = [text(2, 10, title)] if style else []
     for tick in x.ticks():
         parts.append(f'<path class="rule" d="M{x(tick):.1f} {TOP}V{bottom}"/>')
         parts.append(text(x(tick), bottom + 14, number(tick), "quiet middle"))
-    for index, (name, dots) in enumerate(rows):
+    parts.append(text(x.end, bottom + 30, x_title, "quiet end"))
+    for index, name in enumerate(lanes):
         y = TOP + LANE * (index + 0.5)
         parts.append(f'<path class="rule" d="M{x.begin} {y}H{x.end}"/>')
         parts.append(text(x.begin - 8, y + 4, shortened(name, LANE_LETTERS), "end"))
-        for value, style, said in dots:
-            hint = f"<title>{escape(said)}</title>"
-            parts.append(f'<circle class="{style}" cx="{x(value):.1f}" cy="{y}" r="5">{hint}</circle>')
-    parts.append(text(x.end, bottom + 30, x_title, "quiet end"))
-    parts.append(text(2, 10, title, "quiet"))
-    return parts
-
-
-def lanes_height(rows: int) -> int:
-    """Units that `lanes` needs for so many."""
-    return TOP + LANE * rows + BOTTOM
+        for order, ((owner, each), colour) in enumerate(zip(series.items(), COLOURS, strict=False)):
+            value = each[index]
+            if value is not None:
+                # A little above each other, so that equal values do not hide each other.
+                place = f'cx="{x(value):.1f}" cy="{y + 4 * (order - (len(series) - 1) / 2):.1f}"'
+                hint = f"<title>{escape(f'{owner}: {value:.4g}')}</title>"
+                parts.append(f'<circle class="{colour}" {place} r="4">{hint}</circle>')
+    for index, (owner, colour) in enumerate(zip(series, COLOURS, strict=False)):
+        y = bottom + 46 + 16 * index
+        parts.append(f'<circle class="{colour}" cx="{x.begin}" cy="{y - 4}" r="4"/>')
+        parts.append(text(x.begin + 12, y, owner))
+    return drawing(title, bottom + 40 + 16 * len(series), parts, style=style)
 
 
 def drawing(title: str, height: float, parts: Sequence[str], *, style: str = "") -> str:

@@ -24,6 +24,7 @@ from rich.progress import track
 from rich.table import Table as Grid
 
 from sortition.benchmarks.peers import Engine, installed_engines
+from sortition.benchmarks.plots import save
 from sortition.grammars.vocabulary import Vocabulary
 
 
@@ -141,8 +142,15 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(grid)
 
 
-def main(cases: Path, tokenizer: Path, *, sample: int | None = 200, output: Path | None = None) -> None:
-    """Run the benchmark with a tiktoken-format tokenizer file and print the table."""
+def main(
+    cases: Path,
+    tokenizer: Path,
+    *,
+    sample: int | None = 200,
+    output: Path | None = None,
+    plots: Path | None = None,
+) -> None:
+    """Run the benchmark with a tiktoken-format tokenizer file, print the table, and draw it into a folder."""
     import tiktoken
     from tiktoken.load import load_tiktoken_bpe
 
@@ -166,3 +174,5 @@ def main(cases: Path, tokenizer: Path, *, sample: int | None = 200, output: Path
     show(report, Console())
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if plots is not None:
+        save(report, plots)

@@ -14,6 +14,7 @@ from rich.progress import track
 from rich.table import Table as Grid
 from torch import Tensor
 
+from sortition.benchmarks.plots import save
 from sortition.benchmarks.sampler_peers import Peer, Setting, installed
 from sortition.benchmarks.timing import interleaved, machine
 
@@ -98,9 +99,12 @@ def main(
     vocabulary: int = VOCABULARY,
     rounds: int = 5,
     output: Path | None = None,
+    plots: Path | None = None,
 ) -> None:
-    """Run the benchmark, print the table and save the report."""
+    """Run the benchmark, print the table, save the report, and draw it into the folder `plots`."""
     report = run(installed(), rows=rows, vocabulary=vocabulary, rounds=rounds)
     show(report, Console())
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if plots is not None:
+        save(report, plots)

@@ -267,6 +267,7 @@ def _show(
 @bench.command("samplers")
 def _bench_samplers(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the figures.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for SVG files and a page of them.")] = None,
     rows: Annotated[
         list[int] | None, typer.Option(min=1, help="Rows of a batch; may be repeated. By default 1, 32, 256.")
     ] = None,
@@ -276,7 +277,9 @@ def _bench_samplers(
     """What a draw costs: ours, torch's sort, transformers' warpers, vLLM's CPU sampler."""
     from sortition.benchmarks import samplers
 
-    samplers.main(rows=rows or samplers.ROWS, vocabulary=vocabulary, rounds=rounds, output=output)
+    samplers.main(
+        rows=rows or samplers.ROWS, vocabulary=vocabulary, rounds=rounds, output=output, plots=plots
+    )
 
 
 @bench.command("masks")
@@ -285,6 +288,7 @@ def _bench_masks(
     tokenizer: Annotated[Path, typer.Option(help="Vocabulary in tiktoken's format.")],
     sample: Annotated[int, typer.Option(min=1, help="Schemas that are drawn.")] = 200,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the figures.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for SVG files and a page of them.")] = None,
 ) -> None:
     """What schemas cost and whether verdicts are right: ours, llguidance, xgrammar."""
     with _errors_in_one_line():
@@ -293,7 +297,7 @@ def _bench_masks(
                 _refuse(f"there is no file {path}")
         from sortition.benchmarks import masks
 
-        masks.main(cases, tokenizer, sample=sample, output=output)
+        masks.main(cases, tokenizer, sample=sample, output=output, plots=plots)
 
 
 def _print_summary(extraction: Extraction, output: Path) -> None:
