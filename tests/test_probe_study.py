@@ -79,7 +79,8 @@ def test_every_condition_shows_that_it_took_effect() -> None:
     idle = {each.name: each.evidence for each in whole.tested if each.status != "exercised"}
     assert idle == {
         "process fresh": "a model that was not loaded from a folder cannot be loaded again",
-        "logprobs 5": "transformers has nothing to set for logprobs",
+        "logprobs 10": "transformers has nothing to set for logprobs",
+        "prefill": "transformers has nothing to set for prefill",
         "lm_head float32": "lm_head is float32 already",
         "dtype float32": "dtype is float32 already",
         "batch_size 8, given lm_head float32": "lm_head is float32 already",

@@ -56,6 +56,8 @@ PADDING: Final = (1, 8)
 DRAFTS: Final = 4
 CHUNK: Final = 4
 """Short, so that ordinary prompts have several."""
+LOGPROBS: Final = 10
+"""More than engines are asked for anyway, to compare them."""
 SEED: Final = 7
 COMPANY: Final = 8
 """Rows, where the question is not how many."""
@@ -81,7 +83,7 @@ def plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
         condition(("chunk", CHUNK)),
         condition(("prefix_cache", "warm")),
         condition(("drafts", DRAFTS)),
-        condition(("logprobs", 5)),
+        condition(("logprobs", LOGPROBS)),
         condition(("prefill", True)),
         condition(("threads", 2 if torch.get_num_threads() == 1 else 1)),
         condition(("attention", "eager")),
@@ -94,7 +96,6 @@ def plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
         condition(company, ("neighbours", "longer")),
         condition(company, padding),
     ]
-    again = [condition(("rerun", True), given=(company,))]
     remedied = [
         condition(padding, given=(("attention", "eager"),)),
         condition(company, given=(("lm_head", "float32"),)),
@@ -102,7 +103,12 @@ def plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
         condition(company, ("position", "last"), given=(("seed", SEED),)),
         condition(company, ("position", "last"), given=(("draw", SEED),)),
     ]
-    return (*single, *pairs, *again, *remedied)
+    return (*single, *pairs, *remedied)
+
+
+def served_plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
+    """The same for engines, whose batches may be put together otherwise each time."""
+    return (*plan(batch_sizes), condition(("rerun", True), given=(("batch_size", COMPANY),)))
 
 
 def parse(text: str) -> Condition:

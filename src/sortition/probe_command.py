@@ -94,7 +94,8 @@ def probe(
             attribute=causes,
             asked=bool(condition),
         )
-        conditions = _conditions(condition, batch_size, sampler)
+        served = base_url is not None or engine == "vllm"
+        conditions = _conditions(condition, batch_size, sampler, served)
         target: Target
         texts: list[Prompt]
         if sampler:
@@ -133,9 +134,9 @@ def probe(
 
 
 def _conditions(
-    names: list[str] | None, batch_sizes: list[int] | None, sampler: bool
+    names: list[str] | None, batch_sizes: list[int] | None, sampler: bool, served: bool
 ) -> tuple[Condition, ...]:
-    from sortition.benchmarks.probe.conditions import BATCH_SIZES, parse, plan
+    from sortition.benchmarks.probe.conditions import BATCH_SIZES, parse, plan, served_plan
     from sortition.benchmarks.probe.sampler_target import sampler_plan
 
     if names:
@@ -145,7 +146,7 @@ def _conditions(
             raise InputError(f"--condition: {problem}") from None
     if sampler:
         return sampler_plan(batch_sizes)
-    return plan(batch_sizes or BATCH_SIZES)
+    return (served_plan if served else plan)(batch_sizes or BATCH_SIZES)
 
 
 def _model(
