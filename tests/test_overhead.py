@@ -339,6 +339,17 @@ def test_the_report_is_what_its_schema_says(tiny: TransformersEngine) -> None:
         assert text in shown
 
 
+def test_what_an_engine_cannot_do_is_said_and_the_rest_is_measured(tiny: TransformersEngine) -> None:
+    loads = [Load(tokens=4, structure="guidance"), Load(tokens=4)]
+    report = measure(tiny, loads, clock="cpu", rounds=0)
+    refused, measured = report["loads"]
+    assert refused["error"].startswith("transformers has no guidance") and not refused["steps"]
+    assert measured["steps"] and "error" not in measured
+    console = Console(record=True, width=140)
+    tables.show(report, console)
+    assert "transformers has no guidance" in console.export_text()
+
+
 def test_the_command_measures_all_combinations(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 

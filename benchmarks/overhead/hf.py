@@ -12,6 +12,7 @@ import transformers
 from tokenizers.decoders import DecodeStream
 from torch import Tensor
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
@@ -73,12 +74,25 @@ class TransformersEngine:
         Raises:
             InputError: transformers cannot load it.
         """
+        tokenizer, config = _read(folder)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=dtype, local_files_only=True
+            )
         except (OSError, ValueError) as problem:
             raise InputError(f"cannot load the model in {folder}: {problem}") from problem
-        return cls(model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer)
+        return cls(model.eval().to(default_device()), tokenizer)
+
+    @classmethod
+    def random(cls, folder: Path, dtype: str = "auto") -> TransformersEngine:
+        """A model with random weights, of the configuration in a folder: it takes as long as a trained one.
+
+        Raises:
+            InputError: transformers cannot read the configuration or the tokenizer.
+        """
+        tokenizer, config = _read(folder)
+        number = config.dtype or torch.float32 if dtype == "auto" else getattr(torch, dtype)
+        return cls(random_model(config, number, default_device()), tokenizer)
 
     def describe(self) -> dict[str, Any]:
         """See `Engine.describe`."""
@@ -144,6 +158,28 @@ class TransformersEngine:
             )
             self._grammars[source] = hf(json_schema(load.schema).compile(vocabulary))
         return [self._grammars[source]]
+
+
+def default_device() -> torch.device:
+    """A GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def random_model(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """A model of a configuration, with random weights."""
+    with device:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def _read(folder: Path) -> tuple[Any, Any]:
+    """The tokenizer and the configuration of a folder."""
+    try:
+        return (
+            AutoTokenizer.from_pretrained(folder, local_files_only=True),
+            AutoConfig.from_pretrained(folder, local_files_only=True),
+        )
+    except (OSError, ValueError) as problem:
+        raise InputError(f"cannot read the model in {folder}: {problem}") from problem
 
 
 class Loop:

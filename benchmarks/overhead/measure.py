@@ -14,6 +14,7 @@ from sortition.benchmarks.overhead.exposure import ROUNDS, Exposure, exposures, 
 from sortition.benchmarks.overhead.load import Load
 from sortition.benchmarks.overhead.stopwatch import Stopwatch
 from sortition.benchmarks.timing import machine
+from sortition.integrations.errors import InputError
 
 FORMAT: Final = "sortition-overhead/1"
 REPORT_SCHEMA: Final = Path(__file__).with_name("report_schema.json")
@@ -28,11 +29,12 @@ LEAST_SHARE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found under one load."""
+    """What was found under one load; nothing but an error where the engine could not do it."""
 
     load: Load
     steps: list[Breakdown]
     exposed: list[Exposure]
+    error: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -45,11 +47,8 @@ class Measured:
             "structure": load.structure,
             "steps": [each.as_json() for each in self.steps],
             "exposed": [each.as_json() for each in self.exposed],
+            **({} if self.error is None else {"error": self.error}),
         }
-
-    def decode(self) -> Breakdown | None:
-        """The decode steps, if there were any."""
-        return next((each for each in self.steps if each.kind == "decode"), None)
 
 
 def measure(
@@ -72,9 +71,10 @@ def measure(
         "clock": clock,
         "loads": [each.as_json() for each in measured],
     }
-    if rounds:
+    if rounds and any(each.error is None for each in measured):
         progress("the instrument's own cost")
-        report["instrument"] = instrument(engine, loads[0], clock=clock, rounds=rounds).as_json()
+        possible = next(each.load for each in measured if each.error is None)
+        report["instrument"] = instrument(engine, possible, clock=clock, rounds=rounds).as_json()
     return report
 
 
@@ -87,7 +87,10 @@ def measure_load(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Measured:
     """What a step does under one load, and what of it is exposed."""
-    engine.run(replace(load, tokens=min(WARM_TOKENS, load.tokens)), Stopwatch())
+    try:
+        engine.run(replace(load, tokens=min(WARM_TOKENS, load.tokens)), Stopwatch())
+    except InputError as problem:
+        return Measured(load, [], [], str(problem))
     stopwatch = Stopwatch()
     engine.run(load, stopwatch)
     steps = breakdowns(stopwatch.steps, clock)

@@ -47,6 +47,11 @@ def is_decision(part: str) -> bool:
     return part in DECISION or is_processor(part)
 
 
+def is_structure(part: str) -> bool:
+    """Whether the part holds texts to a grammar, or is a processor, which may do that as well."""
+    return part in (MASK_FILL, MASK_APPLY) or is_processor(part)
+
+
 def place(part: str) -> tuple[int, str]:
     """The part's place among all of them, as a key to sort by."""
     return (ORDER.index(FILTERS) if is_processor(part) else ORDER.index(part), part)

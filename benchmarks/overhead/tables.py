@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
+from sortition.benchmarks.overhead.parts import is_decision, is_structure
+
 
 def show(report: dict[str, Any], console: Console) -> None:
     """A report of `measure`."""
@@ -20,9 +22,14 @@ def show(report: dict[str, Any], console: Console) -> None:
     for load in report["loads"]:
         title = f"batch {load['batch']}, context {load['context']}, {load['sampling']}"
         console.print(f"\n[bold]{title}, structure: {load['structure']}[/bold]")
+        if "error" in load:
+            console.print(load["error"], style="red")
+            continue
         if load["exposed"]:
             console.print(exposed_grid(load["exposed"]))
         console.print(steps_grid(load["steps"]))
+    if len(report["loads"]) > 2:
+        console.print(matrix_grid(report["loads"]))
     if "instrument" in report:
         cost = report["instrument"]
         low, high = cost["interval ms"]
@@ -30,6 +37,35 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"\ntiming the parts costs {cost['exposed ms']:.3f} ms a step ({low:.3f} to {high:.3f}), "
             f"{cost['share of step']:.1%} of it"
         )
+
+
+def matrix_grid(loads: list[dict[str, Any]]) -> Grid:
+    """A line for each load: a decode step, and what of it goes into structure and into the draw."""
+    grid = Grid(title="\ndecode steps; shares are upper bounds", title_justify="left")
+    for title in (
+        "batch",
+        "context",
+        "sampling",
+        "structure",
+        "step, ms",
+        "structure, ms",
+        "",
+        "draw, ms",
+        "",
+    ):
+        grid.add_column(title, justify="left" if title in ("sampling", "structure") else "right")
+    for load in loads:
+        names = (str(load["batch"]), str(load["context"]), load["sampling"], load["structure"])
+        step = next((each for each in load["steps"] if each["kind"] == "decode"), None)
+        if step is None:
+            grid.add_row(*names, "none")
+            continue
+        # What the engine itself does for a mask, and all of a processor, whatever it is for.
+        mask = sum(each["ms"] for each in step["parts"] if is_structure(each["part"]))
+        draw = sum(each["ms"] for each in step["parts"] if is_decision(each["part"])) - mask
+        cells = [cell for part in (mask, draw) for cell in (f"{part:.2f}", f"{part / step['ms']:.1%}")]
+        grid.add_row(*names, f"{step['ms']:.1f}", *cells)
+    return grid
 
 
 def exposed_grid(exposed: list[dict[str, Any]]) -> Grid:

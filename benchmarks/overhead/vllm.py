@@ -134,6 +134,9 @@ class VLLMEngine:
                     sorting.step = step
                     outputs = self._engine.step()
                 for output in outputs:
+                    if output.finished and output.outputs[0].finish_reason == "error":
+                        self._engine.abort_request([str(row) for row in range(begun)])
+                        raise InputError(f"vLLM gave up on a request: {load}")
                     if output.finished:
                         written[int(output.request_id)] = list(output.outputs[0].token_ids)
         return written

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 UNUSABLE: Final = 2
 ENGINES: Final = ("hf", "vllm")
+DTYPES: Final = ("float32", "bfloat16", "float16")
 CLOCKS: Final = ("cpu", "wall")
 
 
@@ -49,7 +50,9 @@ def overhead(
     late: Annotated[
         int, typer.Option(min=0, help="Rows that come after the others have begun to write (vllm).")
     ] = 0,
-    context: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 32,
+    context: Annotated[
+        list[int] | None, typer.Option(min=1, help="Tokens of a prompt; may be repeated. By default 32.")
+    ] = None,
     tokens: Annotated[int, typer.Option(min=4, help="Tokens after it.")] = 16,
     dtype: Annotated[
         str, typer.Option(help="Numbers of the model: auto, float32, bfloat16, float16.")
@@ -64,47 +67,103 @@ def overhead(
             help="cpu or wall. By default cpu with one thread on a CPU, which other programs disturb less."
         ),
     ] = None,
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict", help="Predict decode steps, and say how right that is on this machine (hf)."
+        ),
+    ] = False,
+    random_weights: Annotated[
+        bool,
+        typer.Option("--random-weights", help="Need no weights in the folder, only a configuration (hf)."),
+    ] = False,
+    what_if_dtype: Annotated[
+        list[str] | None,
+        typer.Option(help="With --predict: numbers to predict for besides the model's; may be repeated."),
+    ] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="With --predict: also for a GPU by its specification, such as H100.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="With --predict: of an hour, for the cost of tokens.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the JSON report goes.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No notes on the way and no tables.")] = False,
 ) -> None:
     """Split a step into its parts, and say which of them the step waits for.
 
-    Loads are all combinations of batch, sampling and structure.
+    Loads are all combinations of batch, context, sampling and structure.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    err = Console(stderr=True)
     from sortition.benchmarks.overhead.load import Load
 
     try:
         loads = _loads(
-            batch or [1], sampling, structure, schema, Load(context=context, tokens=tokens, late=late)
+            batch or [1], context or [32], sampling, structure, schema, Load(tokens=tokens, late=late)
         )
-        running = _engine(engine, model, dtype, threads, loads)
-        from sortition.benchmarks.overhead.intervals import LEAST
-        from sortition.benchmarks.overhead.measure import measure
-        from sortition.benchmarks.overhead.tables import show
-
-        if 0 < rounds < LEAST:
-            raise InputError(f"--rounds is 0, or {LEAST} or more, not {rounds}")
-        report = measure(
-            running,
-            loads,
-            clock=_clock(clock, running, threads),
-            rounds=rounds,
-            progress=(lambda note: None) if quiet else (lambda note: err.print(note, style="dim")),
-        )
+        running = _engine(engine, model, dtype, threads, loads, random_weights)
+        if predict:
+            report = _predicted(running, loads, what_if_dtype or [], hardware, price, quiet)
+        else:
+            report = _measured(running, loads, _clock(clock, running, threads), rounds, quiet)
     except (InputError, GrammarError) as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(UNUSABLE) from None
-    if not quiet:
-        show(report, Console())
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
+def _measured(engine: Engine, loads: list[Load], clock: Clock, rounds: int, quiet: bool) -> dict[str, Any]:
+    from sortition.benchmarks.overhead.intervals import LEAST
+    from sortition.benchmarks.overhead.measure import measure
+    from sortition.benchmarks.overhead.tables import show
+
+    if 0 < rounds < LEAST:
+        raise InputError(f"--rounds is 0, or {LEAST} or more, not {rounds}")
+    err = Console(stderr=True, quiet=quiet)
+    report = measure(
+        engine, loads, clock=clock, rounds=rounds, progress=lambda note: err.print(note, style="dim")
+    )
+    if not quiet:
+        show(report, Console())
+    return report
+
+
+def _predicted(
+    engine: Engine,
+    loads: list[Load],
+    dtypes: list[str],
+    hardware: str | None,
+    price: float | None,
+    quiet: bool,
+) -> dict[str, Any]:
+    from sortition.benchmarks.overhead.hf import TransformersEngine
+    from sortition.benchmarks.overhead.predict.hardware import device
+    from sortition.benchmarks.overhead.predict.prediction import Point
+    from sortition.benchmarks.overhead.predict.report import predict, show
+
+    if not isinstance(engine, TransformersEngine):
+        raise InputError("--predict is for --engine hf")
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise InputError(f"--what-if-dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
+    report = predict(
+        engine,
+        list(dict.fromkeys(Point(load.batch, load.context) for load in loads)),
+        replace(loads[0], structure="none"),
+        dtypes=dtypes,
+        hardware=None if hardware is None else device(hardware),
+        price=price,
+    )
+    if not quiet:
+        show(report, Console())
+    return report
+
+
 def _loads(
     batches: list[int],
+    contexts: list[int],
     samplings: list[str] | None,
     structures: list[str] | None,
     schema: Path | None,
@@ -125,14 +184,17 @@ def _loads(
     if schema is not None:
         load = replace(load, schema=read_schema(schema))
     return [
-        replace(load, batch=batch, sampling=SAMPLINGS[sampling], structure=structure)
+        replace(load, batch=batch, context=context, sampling=SAMPLINGS[sampling], structure=structure)
         for batch in batches
+        for context in contexts
         for sampling in samplings
         for structure in structures
     ]
 
 
-def _engine(name: str, model: Path | None, dtype: str, threads: int, loads: list[Load]) -> Engine:
+def _engine(
+    name: str, model: Path | None, dtype: str, threads: int, loads: list[Load], random: bool
+) -> Engine:
     if name not in ENGINES:
         raise InputError(f"--engine is {' or '.join(ENGINES)}, not {name!r}")
     try:
@@ -150,7 +212,7 @@ def _engine(name: str, model: Path | None, dtype: str, threads: int, loads: list
             return VLLMEngine.load(folder, dtype, loads)
         from sortition.benchmarks.overhead.hf import TransformersEngine
 
-        return TransformersEngine.load(folder, dtype)
+        return TransformersEngine.random(folder, dtype) if random else TransformersEngine.load(folder, dtype)
     except ModuleNotFoundError as missing:
         raise InputError(f"--engine {name} needs {missing.name}: pip install 'sortition[{name}]'") from None
     except FileNotFoundError as missing:

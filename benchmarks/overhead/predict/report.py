@@ -1,0 +1,141 @@
+"""The report of `sortition overhead --predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import product
+from typing import Any, Final
+
+import torch
+from rich.console import Console
+from rich.table import Table as Grid
+
+from sortition.benchmarks.overhead.hf import TransformersEngine
+from sortition.benchmarks.overhead.load import Load
+from sortition.benchmarks.overhead.predict import specification
+from sortition.benchmarks.overhead.predict.check import HELD_OUT, check, claims
+from sortition.benchmarks.overhead.predict.hardware import Hardware
+from sortition.benchmarks.overhead.predict.prediction import Point, Prediction
+from sortition.benchmarks.overhead.predict.predictor import Predictor
+from sortition.benchmarks.timing import machine
+
+FORMAT: Final = "sortition-overhead-prediction/1"
+
+TABLED: Final = "op replay"
+"""The tier that the table of this machine is of."""
+
+
+def predict(
+    engine: TransformersEngine,
+    points: Sequence[Point],
+    load: Load,
+    *,
+    held_out: Sequence[Point] = HELD_OUT,
+    dtypes: Sequence[str] = (),
+    hardware: Hardware | None = None,
+    price: float | None = None,
+) -> dict[str, Any]:
+    """Everything, as plain JSON values.
+
+    Args:
+        engine: with the model, against which predictions are held at the points held out.
+        points: what the tables are of.
+        load: how tokens are drawn; its schema is that of structured output.
+        dtypes: that the table of this machine has besides the model's own.
+        hardware: to predict for by its specification.
+        price: of an hour of that hardware, or of this machine without any.
+    """
+    model, dtype = engine.model, str(engine.model.dtype).removeprefix("torch.")
+    predictor = Predictor(model.config, engine.tokenizer, model.dtype, model.device)
+    shape = predictor.shape
+    checked = check(engine, predictor, held_out, load)
+    others = {
+        other: Predictor(model.config, engine.tokenizer, getattr(torch, other), model.device)
+        for other in dtypes
+        if other != dtype
+    }
+    here = [
+        (each.decode(point, replace(load, structure=structure))[TABLED], number, structure)
+        for number, each in {dtype: predictor, **others}.items()
+        for point, structure in product(points, ("none", "ours"))
+    ]
+    there = [
+        (specification.decode(shape, number, hardware, point), number, "none")
+        for number in (hardware.operations if hardware else ())
+        for point in points
+        if hardware is not None and specification.fits(shape, number, hardware, point)
+    ]
+    first = [specification.prefill(shape, dtype, hardware, load.context)] if hardware else []
+    return {
+        "format": FORMAT,
+        "machine": machine(),
+        "engine": engine.describe(),
+        "weights a token": shape.multiplied,
+        "KV numbers a token": shape.kv_numbers(1),
+        "calibration": asdict(predictor.calibration),
+        "held out": [each.as_json() for each in checked],
+        "claims": claims(checked),
+        "first token": [each.as_json() for each in (predictor.prefill(load.context, load), *first)],
+        "this machine": [_row(*each, None if hardware else price) for each in here],
+        "specification": None
+        if hardware is None
+        else {
+            **asdict(hardware),
+            "up to times slower": specification.SLOWER,
+            "rows": [_row(*each, price) for each in there],
+        },
+    }
+
+
+def _row(found: Prediction, dtype: str, structure: str, price: float | None) -> dict[str, Any]:
+    cost = None if price is None else round(found.cost_of_a_million(price), 4)
+    return {"dtype": dtype, "structure": structure, **found.as_json(), "cost of a million tokens": cost}
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """The report for people."""
+    engine = report["engine"]
+    console.print(f"{engine['model']}, {engine['dtype']} on {engine['device']}, {engine['threads']} threads")
+    console.print(", ".join(f"{name} {value}" for name, value in report["machine"].items()))
+    console.print(f"torch {engine['torch']}, transformers {engine['transformers']}")
+    grid = Grid(title="decode steps that no prediction has seen", title_justify="left")
+    for title in ("batch", "context", "measured, ms", "calibrated", "op replay", "binds"):
+        grid.add_column(title, justify="right")
+    for each in report["held out"]:
+        by_tier = {found["tier"]: found for found in each["predicted"]}
+        grid.add_row(
+            *(str(each["batch"]), str(each["context"]), f"{each['measured ms']:.1f}"),
+            *(f"{by_tier[tier]['ms']:.1f} ({each['error'][tier]:+.0%})" for tier in by_tier),
+            by_tier[TABLED]["binds"],
+        )
+    console.print(grid)
+    for tier, claim in report["claims"].items():
+        verdict = "claims 20 % for decode" if claim["within 20 %"] else "claims nothing"
+        console.print(f"{tier}: {verdict}; greatest error {claim['greatest error']:+.0%}")
+    for each in report["first token"]:
+        console.print(
+            f"first token after {each['context']} tokens, {each['tier']}, unchecked: {each['ms']:.3g} ms"
+        )
+    console.print(_what_if("what if, on this machine, by op replay", report["this machine"]))
+    if report["specification"] is not None:
+        there = report["specification"]
+        console.print(_what_if(f"what if, on {there['name']}, by specification", there["rows"]))
+        console.print(
+            f"a step takes at least so long, and has taken up to {there['up to times slower']} times as long "
+            f"({there['source']})"
+        )
+
+
+def _what_if(title: str, rows: list[dict[str, Any]]) -> Grid:
+    grid = Grid(title=title, title_justify="left")
+    for name in ("dtype", "batch", "context", "structure", "ms", "tokens/s", "a million", "binds"):
+        grid.add_column(name, justify="left" if name in ("dtype", "structure", "binds") else "right")
+    for row in rows:
+        cost = row["cost of a million tokens"]
+        grid.add_row(
+            *(row["dtype"], str(row["batch"]), str(row["context"]), row["structure"]),
+            *(f"{row['ms']:.2f}", f"{row['tokens per second']:,.0f}", "" if cost is None else f"{cost:.3f}"),
+            row["binds"],
+        )
+    return grid
