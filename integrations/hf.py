@@ -118,6 +118,7 @@ class GrammarLogitsProcessor(Remembering["GrammarGeneration", Position]):
     """See `hf`. Scores are never changed in place; scores of tokens that may not come next become -inf."""
 
     def __init__(self, tables: Sequence[Table | None], end_tokens: Sequence[int] | None) -> None:
+        self.tables = tuple(tables)
         self._tables = list(dict.fromkeys(table for table in tables if table is not None))
         self._grammars = [FREE if table is None else self._tables.index(table) for table in tables]
         self._end_tokens = end_tokens

@@ -1,14 +1,16 @@
-"""transformers: what guesses how a text goes on, for the drafts of `generate`."""
+"""transformers: what guesses how texts go on, for the drafts of `generate`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache
 
+from sortition.integrations.hf_reader import Reader
 from sortition.sampling.sampler import Sampler, State
 from sortition.sampling.verification import Method
 from sortition.sampling.verify import drafting
@@ -16,51 +18,82 @@ from sortition.sampling.verify import drafting
 LONGEST: Final = 3
 """How many tokens a prompt lookup compares at most; with more, it is the same place nearly always."""
 
-Process: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Ids [1, length] and logits [1, vocabulary] -> what a token is drawn from."""
+Text: TypeAlias = Sequence[int]
+"""Ids of a text so far, without padding."""
+
+Process: TypeAlias = Callable[[int, Text, Tensor], Tensor]
+"""A row's number, its text, and logits [vocabulary] -> what a token is drawn from."""
 
 
-class Drafts(NamedTuple):
-    """A guess of how a text goes on, as `verify` takes it.
+@dataclass(frozen=True, eq=False)
+class Drafts:
+    """A guess of how a text goes on.
 
     Attributes:
-        tokens: int64 [1, n], ids.
-        logits: float32 [1, n, vocabulary], what each was drawn from; None for drafts that were not drawn.
+        tokens: ids, none of which ends a text.
+        logits: float32 [vocabulary] for each token, what it was drawn from; None for tokens that were not
+            drawn.
     """
 
-    tokens: Tensor
-    logits: Tensor | None = None
+    tokens: Sequence[int] = ()
+    logits: Sequence[Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
 
 class Drafter(Protocol):
-    """Guesses how one text goes on."""
+    """Guesses how the texts of all rows go on."""
 
-    def draft(self, ids: Tensor, state: State, count: int) -> Drafts:
-        """Up to so many tokens, and no end token.
+    def draft(self, texts: Sequence[Text], state: State, rooms: Sequence[int]) -> list[Drafts]:
+        """A guess for each row, at most as long as there is room for; none where there is no room.
 
         Args:
-            ids: int64 [1, length], the text so far, without padding.
+            texts: so far; each goes on with the one that was shown for its row before.
             state: of the target there.
-            count: 1 or more.
+            rooms: 0 or more.
         """
+
+
+class InTurn:
+    """Asks drafters in turn, each about the rows for which those before it had no guess."""
+
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
+        self._drafters = drafters
+
+    def draft(self, texts: Sequence[Text], state: State, rooms: Sequence[int]) -> list[Drafts]:
+        """See `Drafter`."""
+        found = [Drafts() for _ in texts]
+        for drafter in self._drafters:
+            left = [0 if guess else room for guess, room in zip(found, rooms, strict=True)]
+            if any(left):
+                more = drafter.draft(texts, state, left)
+                found = [mine if mine else theirs for mine, theirs in zip(found, more, strict=True)]
+        return found
 
 
 class PromptLookup:
     """Says what came after the last tokens when they came before (Saxena, Prompt Lookup Decoding, 2023).
 
     Args:
+        most: how many tokens to guess.
         ends: ids that end a text.
     """
 
-    def __init__(self, ends: Collection[int]) -> None:
+    def __init__(self, most: int, ends: Collection[int]) -> None:
+        self._most = most
         self._ends = ends
 
-    def draft(self, ids: Tensor, state: State, count: int) -> Drafts:
+    def draft(self, texts: Sequence[Text], state: State, rooms: Sequence[int]) -> list[Drafts]:
         """See `Drafter`."""
-        text = ids[0].tolist()
-        found = looked_up(text, count)
+        return [
+            self._draft(list(text), min(room, self._most)) for text, room in zip(texts, rooms, strict=True)
+        ]
+
+    def _draft(self, text: list[int], room: int) -> Drafts:
+        found = looked_up(text, room) if room else []
         end = next((at for at, token in enumerate(found) if token in self._ends), len(found))
-        return Drafts(ids.new_tensor([found[:end]], dtype=torch.int64))
+        return Drafts(found[:end])
 
 
 def looked_up(text: list[int], count: int) -> list[int]:
@@ -79,6 +112,7 @@ class ModelDrafter:
 
     Args:
         model: of transformers.
+        most: how many tokens to guess.
         width: of the target's logits; what the drafter's have beyond is left out.
         process: what is made of the target's logits, too.
         sampler: of the target.
@@ -89,6 +123,7 @@ class ModelDrafter:
     def __init__(
         self,
         model: Any,
+        most: int,
         width: int,
         process: Process,
         sampler: Sampler,
@@ -96,71 +131,50 @@ class ModelDrafter:
         ends: Collection[int],
     ) -> None:
         self._model = model
+        self._most = most
         self._width = width
         self._process = process
         self._sampler = sampler
         self._method = method
         self._ends = ends
-        self._cache = recording(DynamicCache(config=model.config))
-        self._fed: list[int] = []
+        self._reader = Reader(model, DynamicCache(config=model.config))
 
-    def draft(self, ids: Tensor, state: State, count: int) -> Drafts:
+    def draft(self, texts: Sequence[Text], state: State, rooms: Sequence[int]) -> list[Drafts]:
         """See `Drafter`; a text with tokens that the drafter does not know has none."""
         state = drafting(state, self._method)
-        tokens, laws = ids[:, :0], list[Tensor]()
-        if int(ids.max()) >= self._model.get_input_embeddings().num_embeddings:
-            return Drafts(tokens)
-        self._rewind(ids)
-        while len(laws) < count:
-            text = torch.cat([ids, tokens], dim=1)
-            scores = self._process(text, self._logits(text))
-            token = self._sampler(scores, state).tokens
-            if int(token) < 0 or int(token) in self._ends:
-                break
-            laws.append(scores)
-            tokens = torch.cat([tokens, token[:, None]], dim=1)
-            state = self._sampler.advance(state, token)
-        return Drafts(tokens, torch.stack(laws, dim=1) if laws else None)
+        known = self._model.get_input_embeddings().num_embeddings
+        readable = [max(text) < known for text in texts]
+        rooms = [min(room, self._most) if knows else 0 for room, knows in zip(rooms, readable, strict=True)]
+        # All rows are read together; what is read of one without drafts does not matter.
+        grown = [list(text) if knows else [0] for text, knows in zip(texts, readable, strict=True)]
+        tokens: list[list[int]] = [[] for _ in texts]
+        laws: list[list[Tensor]] = [[] for _ in texts]
+        while going := [row for row, room in enumerate(rooms) if len(tokens[row]) < room]:
+            scores = self._scores(grown, going)
+            # As flags have it, whatever the policy: a drafter that has nothing to say says nothing.
+            drawn = self._sampler.backend(scores, self._sampler.request(state, self._width)).tokens.tolist()
+            taken = [-1] * len(texts)
+            for row in going:
+                token = drawn[row]
+                if token < 0 or token in self._ends:
+                    rooms[row] = 0
+                    continue
+                taken[row] = token
+                tokens[row].append(token)
+                laws[row].append(scores[row])
+                grown[row].append(token)
+            state = self._sampler.advance(state, taken)
+        return [Drafts(*each) for each in zip(tokens, laws, strict=True)]
 
-    def _rewind(self, ids: Tensor) -> None:
-        """Take back what has been fed and is not the text, and its last token in any case."""
-        text = ids[0, :-1].tolist()
-        pairs = zip(self._fed, text, strict=False)
-        same = next(
-            (at for at, (fed, token) in enumerate(pairs) if fed != token), min(len(self._fed), len(text))
-        )
-        if self._fed:
-            # Even if nothing is taken back: layers with a window let go of what is behind it.
-            self._cache.crop(same - len(self._fed))
-        self._fed = self._fed[:same]
+    def _scores(self, texts: Sequence[Text], rows: Sequence[int]) -> Tensor:
+        """What tokens are drawn from, float32 [rows, width] on the host; nothing of other rows than these.
 
-    def _logits(self, ids: Tensor) -> Tensor:
-        """Those after the text [1, width], -inf for tokens that the drafter does not have."""
-        part = ids[:, len(self._fed) :].to(self._model.device)
-        outputs = self._model(input_ids=part, past_key_values=self._cache, use_cache=True, return_dict=True)
-        self._fed = ids[0].tolist()
-        logits = outputs.logits[:, -1, : self._width].to(ids.device, torch.float32)
-        return torch.nn.functional.pad(logits, (0, self._width - logits.shape[1]), value=float("-inf"))
-
-
-def recording(cache: Any) -> Any:
-    """The cache, ready to have tokens taken back."""
-    cache.activate_past_recording()
-    return cache
-
-
-def drafter_of(
-    drafter: Any, width: int, process: Process, sampler: Sampler, method: Method, ends: Collection[int]
-) -> Drafter:
-    """The drafter that is asked for: a model or "prompt_lookup"; for the rest see `ModelDrafter`.
-
-    Raises:
-        ValueError: it is neither, or a model with an encoder.
-    """
-    if isinstance(drafter, str) and drafter == "prompt_lookup":
-        return PromptLookup(ends)
-    if not isinstance(drafter, PreTrainedModel):
-        raise ValueError(f"a drafter is a model of transformers or 'prompt_lookup', not {drafter!r}")
-    if drafter.config.is_encoder_decoder:
-        raise ValueError("so.generate does not do drafters with an encoder")
-    return ModelDrafter(drafter, width, process, sampler, method, ends)
+        Tokens that the drafter does not have are at -inf.
+        """
+        scores = torch.zeros(len(texts), self._width)
+        for row, logits in enumerate(self._reader.read(texts)):
+            if row in rows:
+                last = logits[-1, : self._width].to("cpu", torch.float32)
+                last = torch.nn.functional.pad(last, (0, self._width - len(last)), value=float("-inf"))
+                scores[row] = self._process(row, texts[row], last)
+        return scores

@@ -82,7 +82,7 @@ class SamplingLogitsProcessor(Remembering["SampledGeneration", State]):
         end_tokens: Sequence[int] | None,
         pad_tokens: Sequence[int] | None,
     ) -> None:
-        self._tables = tables
+        self.tables = tables
         self._rules = [RULES[name](value) for name, value in values.items()]
         self._shared = {**shared, "end_tokens": end_tokens}
         self._seed = plain(seed)
@@ -128,7 +128,7 @@ class SamplingLogitsProcessor(Remembering["SampledGeneration", State]):
         """How many prompts have something of their own, 1 if none has."""
         counts = {type(rule).__name__: len(rule) for rule in self._rules}
         counts |= {
-            "tables": len(self._tables),
+            "tables": len(self.tables),
             "seeds": len(self._seed) if isinstance(self._seed, list | tuple) else 1,
         }
         several = {name: count for name, count in counts.items() if count > 1}
@@ -160,7 +160,7 @@ class SamplingLogitsProcessor(Remembering["SampledGeneration", State]):
             rule if len(rule) == 1 else type(rule)(of_rows([rule.value(row) for row in range(len(rule))]))
             for rule in self._rules
         ]
-        grammar = [Constrain(of_rows(self._tables))] if self._tables else []
+        grammar = [Constrain(of_rows(self.tables))] if self.tables else []
         return Sampler(*rules, *grammar, **self._shared, on_empty=on_empty, on_nan="mend", on_infinite="mend")
 
     def _unpadded(self, ids: Tensor) -> NDArray[np.int64]:

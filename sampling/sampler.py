@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sortition.grammars.table import Table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.sampling import cpu, reference
 from sortition.sampling.columns import Columns
@@ -380,6 +381,12 @@ class Sampler:
             grammar = self._constraint(grammar.state.device).step(grammar, ids)
         positions = state.positions + (ids.numpy() >= 0)
         return replace(state, positions=positions, output=output, grammar=grammar, room=room)
+
+    def tables(self, rows: int) -> list[Table | None]:
+        """The grammar of each of so many rows, None for one without."""
+        if not self._tables:
+            return [None] * rows
+        return [None if number == FREE else self._tables[number] for number in self._grammar_of(rows)]
 
     def allowed(self, state: State, width: int) -> NDArray[np.bool_] | None:
         """bool [rows, width]: the tokens that the grammars allow, None where there is no grammar."""

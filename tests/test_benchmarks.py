@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 
-from sortition.benchmarks import samplers, timing
+from sortition.benchmarks import drafting, samplers, timing
 from sortition.benchmarks.masks import read_cases
 from sortition.benchmarks.sampler_peers import Peer, Setting, installed
 
@@ -41,6 +42,28 @@ def test_a_peer_draws_what_it_should(peer: Peer) -> None:
     drawn = {tuple(call(logits).tolist()) for _ in range(50)}
     assert {first for first, _ in drawn} <= {1, 2}
     assert torch.equal(logits, before)
+
+
+def test_drafters_are_measured_side_by_side() -> None:
+    """On the embedded model, a few tokens of each kind of text."""
+    pytest.importorskip("transformers")
+    try:
+        contenders = drafting.Contenders(layers=2)
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    chosen = [replace(task, prompts=["A:"], tokens=6) for task in drafting.tasks(contenders)]
+    report = drafting.run(contenders, chosen, rounds=1)
+    points = {(point["task"], point["contender"]): point for point in report["points"]}
+    for (_, contender), point in points.items():
+        assert 0 < point["tokens"] <= 6 and point["forwards"] > 0
+        if contender.startswith("so.generate"):
+            assert point["same text as without drafts"]
+    grammar = points[chosen[0].name, "so.generate, grammar"]
+    assert grammar["acceptance"] == 1.0 and grammar["forwards"] < grammar["tokens"]
+    console = Console(record=True, width=140)
+    drafting.show(report, console)
+    assert "so.generate, grammar" in console.export_text()
+    json.dumps(report)
 
 
 def test_interleaved_tells_fast_from_slow() -> None:

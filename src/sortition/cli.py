@@ -282,6 +282,17 @@ def _bench_samplers(
     )
 
 
+@bench.command("drafting")
+def _bench_drafting(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the figures.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each contender.")] = 3,
+) -> None:
+    """What drafts save: each drafter, plain generate, transformers' own assisted decoding."""
+    from sortition.benchmarks import drafting
+
+    drafting.main(rounds=rounds, output=output)
+
+
 @bench.command("masks")
 def _bench_masks(
     cases: Annotated[Path, typer.Option(help="Schemas with instances: gzipped JSON lines.")],
