@@ -11,8 +11,8 @@ import numpy as np
 
 from sortition.grammars.matcher import Mask, Matcher
 from sortition.grammars.table import Table
+from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.hf_drafters import Drafts, Text
-from sortition.integrations.tokenizers import read
 from sortition.sampling.sampler import State
 
 LONGEST_SPAN: Final = 256
@@ -68,7 +68,7 @@ class Spelling:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._tokens, _ = read(tokenizer)
+        self._tokens = Vocabulary.of(tokenizer, end_tokens=[]).tokens
         self._first = np.array([text[0] if text else -1 for text in self._tokens], np.int16)
         self._byte = {text[0]: token for token, text in enumerate(self._tokens) if len(text) == 1}
 
