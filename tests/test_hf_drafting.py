@@ -596,23 +596,17 @@ SCHEMA: Final = {
     "additionalProperties": False,
 }
 
-ABOUT: Final = [
-    "Ann Lee, 31, an engineer, lives at 5 Hill Road in Leeds. As JSON: ",
-    "The doctor Bob Stone is 58 years old. His address: 12 Main Street, Boston. As JSON: ",
-]
+ABOUT: Final = "Ann Lee, 31, an engineer, lives at 5 Hill Road in Leeds. As JSON: "
 
 
 @pytest.mark.parametrize("drafter", ["grammar", ["grammar", "prompt_lookup"]], ids=str)
 def test_real_forced_spans(language: Language, drafter: Any) -> None:
-    """One row and two, greedy and drawn: the text without drafts, in fewer passes."""
+    """What a schema forces, as the real tokenizer spells it: the text without drafts, in fewer passes."""
     table = json_schema(SCHEMA).compile(language.vocabulary)
-    for prompts, temperature in ((ABOUT[:1], 0.8), (ABOUT, 0.0)):
-        sampler = Sampler(language.vocabulary, Constrain(table), Temperature(temperature))
-        settings = {**REAL, "sampler": sampler, "tokens": 80}
-        plain = language.generate(prompts, None, **settings)
-        forwards = language.forwards
-        found = language.generate(
-            prompts, None, drafter=drafter, target_tokenizer=language.tokenizer, **settings
-        )
-        assert found == plain
-        assert language.forwards < 0.8 * forwards
+    sampler = Sampler(language.vocabulary, Constrain(table), Temperature(0.8))
+    settings = {**REAL, "sampler": sampler, "tokens": 80}
+    plain = language.generate([ABOUT], None, **settings)
+    forwards = language.forwards
+    found = language.generate([ABOUT], None, drafter=drafter, target_tokenizer=language.tokenizer, **settings)
+    assert found == plain
+    assert language.forwards < 0.8 * forwards
