@@ -162,6 +162,7 @@ def changed(probe: Findings, **changes: object) -> Findings:
 def test_a_bug_is_told_from_floats() -> None:
     probe = findings()
     assert wording.nature(probe).startswith("no: floating-point")
+    assert wording.nature(changed(probe, cause="model", conclusion="suspected")).startswith("most likely not")
     corrupt = changed(probe, cause="corruption", conclusion="suspected corruption")
     assert wording.nature(corrupt).startswith("suspected")
     assert wording.nature(changed(probe, cause="sampler")).startswith("yes")

@@ -15,6 +15,9 @@ from vllm_reports import LONGEST, is_valid, needs_vllm, tiny_model
 from vllm_scenarios import DATE, PERSON, TREE, WORDS
 from vllm_server import serve
 
+from sortition.benchmarks.probe.conditions import parse
+from sortition.benchmarks.probe.openai_target import OpenAITarget
+from sortition.benchmarks.probe.study import Options, study
 from sortition.integrations.request import request
 
 needs_vllm()
@@ -152,3 +155,32 @@ def test_extra_arguments_at_the_wrong_place_pass_unseen(server: Server) -> None:
     """The server ignores a body's unknown fields, so that nobody can tell: the documentation says it."""
     status, _ = server.post(None, extra_args={"sortition": {"regex": "(a"}}, max_tokens=2)
     assert status == 200
+
+
+def test_a_probe_from_outside(server: Server) -> None:
+    """Which requests have the same bits is found, whichever these are here, and what was seen is true."""
+    target = OpenAITarget(f"{server.url}/v1")
+    assert {"prefill", "draw", "logprobs"} <= target.axes
+    names = ["rerun", "batch_size 4", "batch_size 8", "prefill", "prefix_cache warm", "padding 1"]
+    drawn = ["rerun, given draw 7", "batch_size 4 and neighbours other, given draw 7"]
+    conditions = [parse(name) for name in [*names, *drawn]]
+    prompts = target.prompts(["Say:", "The capital of France is", "one two three four " * 8])
+    found = study(target, prompts, conditions, Options(steps=8))
+    tested = {each.name: each for each in found.tested}
+    assert {name for name, each in tested.items() if each.status == "exercised"} == {
+        *names[:4],
+        *drawn,
+    }
+    # It works on four requests at a time, and tells no cached tokens.
+    assert tested["batch_size 8"].evidence.endswith("of 8 requests came at the same time")
+    assert int(tested["batch_size 8"].evidence.split()[4]) < 8
+    assert "does not say" in tested["prefix_cache warm"].evidence
+    assert not tested["padding 1"].possible
+    for name in ("rerun", "rerun, given draw 7"):
+        assert tested[name].bitwise is not None and tested[name].bitwise.count == 0
+    assert {name for names_ in found.classes for name in names_} == {"reference", *names[:4]}
+    # Where our draw has equal scores, it takes equal tokens.
+    for each in tested[drawn[1]].comparisons:
+        assert each.first_flip is None or each.first_difference is not None
+    differing = [each for each in found.tested if each.bitwise and each.bitwise.count and each.counts]
+    assert bool(differing) == bool(found.attributions)

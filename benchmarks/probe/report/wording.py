@@ -13,7 +13,7 @@ VERDICTS: Final[dict[Answer, str]] = {
     "error": "THE PROBE FAILED",
 }
 
-NOISE: Final = frozenset({"operation", "model", "padding", "ties"})
+NOISE: Final = frozenset({"operation", "model", "ties"})
 """Causes that are arithmetic in another order, and what follows from it."""
 
 
@@ -49,11 +49,12 @@ def nature(findings: Findings) -> str:
     if "sampler" in causes:
         return "yes: the sampler's choice depends on the batch, with the same scores"
     if "seed" in causes:
-        return "no: without a seed every run draws anew"
+        return "yes: draws under one seed depend on the batch, with the same scores"
     if not differing(findings):
         return "nothing to explain: every condition that took effect gave the same bits"
     if causes and causes <= NOISE:
-        return "no: floating-point sums in another order"
+        sure = "no" if conclusions == {"confirmed"} else "most likely not, but not proved"
+        return f"{sure}: floating-point sums in another order"
     if any(tested.divergence and tested.divergence.count for tested in differing(findings)):
         return "not known: no cause was found for the differences"
     return "no flip was seen; the scores differ in their last bits"
