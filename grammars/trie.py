@@ -69,6 +69,12 @@ class Trie:
         for start, stop in zip(self.level_start[:-1].tolist(), self.level_start[1:].tolist(), strict=True):
             yield slice(start, stop)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = self.parent, self.byte, self.level_start, self.node_of_token
+        return sum(array.nbytes for array in arrays)
+
     def __len__(self) -> int:
         return len(self.parent)
 

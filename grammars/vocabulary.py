@@ -11,11 +11,17 @@ import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import index
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
+from sortition.grammars.cache import Cache
 from sortition.grammars.trie import Trie
+
+TRIE_CACHE: Final = 1 << 24
+"""Bytes of the tries that are kept: 16 MiB, those of some six large vocabularies."""
+
+_TRIES: Final = Cache[Trie](TRIE_CACHE, lambda trie: trie.nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -101,8 +107,8 @@ class Vocabulary:
 
     @property
     def trie(self) -> Trie:
-        """The tokens as a byte trie, built on first use and kept."""
-        trie = self._trie or Trie.of(self.tokens)
+        """The tokens as a byte trie, built on first use and kept, also for equal vocabularies."""
+        trie = self._trie or _TRIES.find(self.digest, lambda: Trie.of(self.tokens))
         object.__setattr__(self, "_trie", trie)
         return trie
 

@@ -117,3 +117,10 @@ def test_a_schema_may_change_after_its_use() -> None:
     schema["enum"].append(2)
     assert so.json_schema(schema).accepts("2") and not first.accepts("2")
     assert not so.json_schema({"enum": [1]}).accepts("2")
+
+
+def test_equal_vocabularies_share_their_trie() -> None:
+    again = so.Vocabulary.of(list(VOCABULARY.tokens), end_tokens=[0])
+    assert again is not VOCABULARY and again.trie is VOCABULARY.trie
+    # Token 0 ends the text in one of them, and token 1 in the other.
+    assert OTHER.trie is not VOCABULARY.trie and OTHER.trie.nbytes > 1000
