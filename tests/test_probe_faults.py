@@ -9,7 +9,8 @@ import pytest
 
 from sortition.benchmarks.probe.conditions import parse
 from sortition.benchmarks.probe.findings import Attribution, Findings
-from sortition.benchmarks.probe.study import Options, study
+from sortition.benchmarks.probe.options import Options
+from sortition.benchmarks.probe.study import study
 from sortition.benchmarks.probe.target import Target
 
 CONDITIONS = (
@@ -102,6 +103,7 @@ def test_a_sampler_that_looks_at_the_row(seed: int, fault: Callable[[int], Targe
     assert last.divergence is not None and last.divergence.count == 2
     (found,) = findings.attributions
     assert (found.condition, found.cause, found.conclusion) == (last.name, cause, "confirmed")
+    assert found.shared_by == ()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

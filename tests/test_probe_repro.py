@@ -17,8 +17,9 @@ from probe_findings import HOSTILE, findings
 from sortition.benchmarks.probe import findings as kinds
 from sortition.benchmarks.probe.conditions import parse
 from sortition.benchmarks.probe.findings import Comparison, Findings
+from sortition.benchmarks.probe.options import Options
 from sortition.benchmarks.probe.report.repro import script
-from sortition.benchmarks.probe.study import Options, study
+from sortition.benchmarks.probe.study import study
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "transformers": {

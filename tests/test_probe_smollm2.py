@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sortition.benchmarks.probe.conditions import parse
-from sortition.benchmarks.probe.study import Options, study
+from sortition.benchmarks.probe.options import Options
+from sortition.benchmarks.probe.study import study
 from sortition.benchmarks.probe.transformers_target import TransformersTarget
 from sortition.integrations.smollm2 import embedded_model
 

@@ -16,8 +16,9 @@ from sortition.benchmarks.probe.agreement import agreement
 from sortition.benchmarks.probe.conditions import AXES, condition, counts, parse, plan
 from sortition.benchmarks.probe.findings import Findings
 from sortition.benchmarks.probe.microprobe import row_classes
+from sortition.benchmarks.probe.options import Options
 from sortition.benchmarks.probe.sampler_target import SamplerTarget, sampler_plan
-from sortition.benchmarks.probe.study import Options, study
+from sortition.benchmarks.probe.study import study
 from sortition.benchmarks.probe.target import Condition, Outcome, Prompt, Run
 from sortition.benchmarks.probe.transformers_target import TransformersTarget
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from sortition.benchmarks.probe.conditions import condition
 from sortition.benchmarks.probe.findings import Findings
-from sortition.benchmarks.probe.study import Options, study
+from sortition.benchmarks.probe.options import Options
+from sortition.benchmarks.probe.study import study
 from sortition.benchmarks.probe.transformers_target import TransformersTarget
 from sortition.benchmarks.probe.verdict import Requirement
 

@@ -15,7 +15,7 @@ from sortition.integrations.errors import InputError
 
 if TYPE_CHECKING:
     from sortition.benchmarks.probe.findings import Findings
-    from sortition.benchmarks.probe.study import Options
+    from sortition.benchmarks.probe.options import Options
     from sortition.benchmarks.probe.target import Condition, Prompt, Target
 
 FAULT: Final = 3
@@ -82,7 +82,7 @@ def probe(
     Exit codes: 0 within the threshold, 1 beyond it, 2 inconclusive or not exercised, 3 an error.
     """
     try:
-        from sortition.benchmarks.probe.study import Options
+        from sortition.benchmarks.probe.options import Options
 
         if require not in ("bitwise", "tokens"):
             raise InputError(f"--require is bitwise or tokens, not {require!r}")
