@@ -249,40 +249,28 @@ class Nfa:
         return start
 
     def _find_productive(self) -> bytearray:
-        """Which nodes can reach the end of their rule; most only need nodes that were built before them."""
-        productive = bytearray(len(self.kind))
-        waiting: dict[int, list[int]] = {}
-        for first, (kind, following) in enumerate(zip(self.kind, self.following, strict=True)):
-            # Most nodes are arcs to nodes that are known by then, for which nobody has waited.
-            if kind == ARC and productive[following] and first not in waiting:
-                productive[first] = True
+        """Which nodes can reach the end of their rule; most lead to nodes that were built before them."""
+        kind, start, label = self.kind, self.start, self.label
+        productive = bytearray(len(kind))
+        before: dict[int, list[int]] = {}
+        for node, following in enumerate(self.following):
+            if kind[node] == END or (kind[node] == ARC and productive[following]):
+                productive[node] = True
                 continue
-            ready = [first]
-            while ready:
-                node = ready.pop()
-                if productive[node]:
+            for target in self.forks[following] if kind[node] == FORK else (following,):
+                before.setdefault(target, []).append(node)
+            if kind[node] == CALL:
+                before.setdefault(start[label[node]], []).append(node)
+        ready = [node for node in before if productive[node]]
+        while ready:
+            for node in before[ready.pop()]:
+                # A call counts once its rule can be read to the end and what follows can, too.
+                if productive[node] or (
+                    kind[node] == CALL
+                    and not (productive[start[label[node]]] and productive[self.following[node]])
+                ):
                     continue
-                lacks = self._lacks(node, productive)
-                if lacks:
-                    for other in lacks:
-                        waiting.setdefault(other, []).append(node)
-                else:
-                    productive[node] = True
-                    if waiting:
-                        ready.extend(waiting.pop(node, ()))
+                productive[node] = True
+                if node in before:
+                    ready.append(node)
         return productive
-
-    def _lacks(self, node: int, productive: bytearray) -> tuple[int, ...]:
-        """Nodes of which one has to be productive before this one can be; none if it is."""
-        kind, following = self.kind[node], self.following[node]
-        if kind == ARC:
-            return () if productive[following] else (following,)
-        if kind == FORK:
-            targets = self.forks[following]
-            # A fork without targets waits for itself, for ever.
-            return () if any(productive[target] for target in targets) else targets or (node,)
-        if kind == CALL:
-            # A call counts once its rule can be read to the end and what follows can, too.
-            start = self.start[self.label[node]]
-            return tuple([other for other in (start, following) if not productive[other]][:1])
-        return ()
