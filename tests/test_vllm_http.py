@@ -17,7 +17,8 @@ from vllm_server import serve
 
 from sortition.benchmarks.probe.conditions import parse
 from sortition.benchmarks.probe.openai_target import OpenAITarget
-from sortition.benchmarks.probe.study import Options, study
+from sortition.benchmarks.probe.options import Options
+from sortition.benchmarks.probe.study import study
 from sortition.integrations.request import request
 
 needs_vllm()
