@@ -17,13 +17,13 @@ from torch import Tensor
 
 from sortition.benchmarks.probe import mend
 from sortition.benchmarks.probe.bisect import Recorded, Recorder
+from sortition.benchmarks.probe.continuation import Continuation
 from sortition.benchmarks.probe.evidence import CHECKS, Seen, judge
 from sortition.benchmarks.probe.fresh_process import run_elsewhere
 from sortition.benchmarks.probe.layout import Layout, layout
 from sortition.benchmarks.probe.session import Session, Watcher
 from sortition.benchmarks.probe.target import Condition, NotPossible, Outcome, Prompt, Run, Value
 from sortition.benchmarks.timing import machine
-from sortition.integrations.hf_drafters import looked_up
 from sortition.sampling.rules import Temperature
 from sortition.sampling.sampler import Sampler
 
@@ -208,84 +208,15 @@ class TransformersTarget:
         watcher: Watcher | None = None,
     ) -> Run:
         """Read one prompt in its batch and go on from it."""
-        if "drafts" in settings and not place.copies:
-            raise NotPossible("drafts are guessed for one text, so its neighbours must be copies")
         condition = Condition(tuple(settings.items()))
-        pad = self.model.config.eos_token_id or 0
-        session = Session(model, place.padding, pad if isinstance(pad, int) else pad[0], place.row, watcher)
-        latest = self._read_prompt(session, place, settings, seen)
-        scores: list[Tensor] = []
-        choices: list[int] = []
-        tokens: list[int] = []
-        text = list(place.rows[place.row])
+        end = self.model.config.eos_token_id or 0
+        pad = end if isinstance(end, int) else end[0]
+        session = Session(model, place.padding, pad, place.row, watcher)
 
-        def take(column: Tensor) -> list[int]:
-            """One step: the tokens with which all rows go on."""
-            step = len(choices)
-            chosen = self.choose(column, condition, step)
-            choice = chosen[place.row]
-            seen.lucky += choice != int(column[place.row].float().argmax())
-            token = choice if forced is None else forced[step]
-            scores.append(column[place.row].clone())
-            choices.append(choice)
-            tokens.append(token)
-            text.append(token)
-            chosen[place.row] = token
-            return [token] * len(chosen) if place.copies else chosen
+        def choose(scores: Tensor, step: int) -> list[int]:
+            return self.choose(scores, condition, step)
 
-        following = take(latest[:, -1])
-        while len(choices) < steps:
-            guessed = self._guess(settings, text, forced, len(choices), steps)
-            block = torch.tensor([[token, *guessed] for token in following])
-            latest = session.read(block, keep=block.shape[1])
-            right = 0
-            for column in range(block.shape[1]):
-                following = take(latest[:, column])
-                if column == len(guessed) or guessed[column] != tokens[-1] or len(choices) == steps:
-                    break
-                right += 1
-            session.take_back(len(guessed) - right)
-            seen.guessed += len(guessed)
-            seen.accepted += right
-        seen.passes.update(session.passes)
-        seen.rows.add(place.row)
-        seen.padding.append(place.padding[place.row])
-        seen.company.append(not place.copies and len(place.rows) > 1)
-        seen.scores = _name(scores[0].dtype)
-        return Run(tuple(choices), tuple(tokens), torch.stack(scores))
-
-    def _read_prompt(
-        self, session: Session, place: Layout, settings: Mapping[str, Value], seen: Seen
-    ) -> Tensor:
-        """Read a batch's prompts; the scores of the last pass."""
-        whole = session.padded(place.rows)
-        if settings.get("prefix_cache") == "warm":
-            # Another request with the same beginning: all but the last token, then something else.
-            shared = whole.shape[1] - 1
-            session.read(torch.cat([whole[:, :-1], whole.flip(1)], dim=1))
-            session.take_back(session.seen - shared)
-            whole = whole[:, -1:]
-        seen.cached.append(session.seen)
-        before = len(session.passes)
-        width = int(settings.get("chunk", whole.shape[1]))
-        for begin in range(0, whole.shape[1], width):
-            latest = session.read(whole[:, begin : begin + width])
-        seen.prompt_passes.append(len(session.passes) - before)
-        return latest
-
-    def _guess(
-        self,
-        settings: Mapping[str, Value],
-        text: list[int],
-        forced: Sequence[int] | None,
-        step: int,
-        steps: int,
-    ) -> list[int]:
-        """Drafts of what comes next: what is going to be said, where that is known, else prompt lookup."""
-        count = min(int(settings.get("drafts", 0)), steps - step - 1)
-        if count <= 0:
-            return []
-        return list(forced[step : step + count]) if forced is not None else looked_up(text, count)
+        return Continuation(session, place, settings, choose, steps, forced, seen).run()
 
 
 @contextmanager
