@@ -39,6 +39,7 @@ class Planted(ThreadingHTTPServer):
         flipping: and so much that every prompt's fourth token changes.
         slots: requests that are worked on at the same time.
         company: makes so many requests go on step by step together.
+        steady: so many more answers are as they would be alone, whatever `noisy` says.
         tells_cache: whether it says what came from its cache.
         silence: seconds before it says anything.
     """
@@ -53,6 +54,8 @@ class Planted(ThreadingHTTPServer):
         self.tells_cache = True
         self.slots = threading.Semaphore(64)
         self.company = threading.Barrier(1)
+        self.steady = 0
+        self.lock = threading.Lock()
         self.silence = 0.0
         self.known: set[tuple[str, str]] = set()
 
@@ -91,6 +94,8 @@ class Handler(BaseHTTPRequestHandler):
         key = (str(body.get("cache_salt")), prompt)
         cached = len(prompt) if key in self.server.known else 0
         self.server.known.add(key)
+        if not body.get("stream"):
+            return self.answer(200, {"choices": [self.whole(prompt, body, chat)]})
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
@@ -107,6 +112,19 @@ class Handler(BaseHTTPRequestHandler):
             usage = {"prompt_tokens": len(prompt), "prompt_tokens_details": {"cached_tokens": cached}}
             self.event({"choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
+
+    def whole(self, prompt: str, body: dict[str, Any], chat: bool) -> dict[str, Any]:
+        """All of an answer in one, noisy when no steady one is left."""
+        with self.server.lock:
+            together = self.server.steady == 0
+            self.server.steady = max(self.server.steady - 1, 0)
+        parts = [
+            self.part(prompt, step, self.scores(len(prompt) + step, together), body, chat)
+            for step in range(body["max_tokens"])
+        ]
+        text = "".join(part["delta"]["content"] if chat else part["text"] for part in parts)
+        said = {"message": {"content": text}} if chat else {"text": text}
+        return {**said, "logprobs": [part["logprobs"] for part in parts]}
 
     def scores(self, context: int, together: bool, flipping: bool = False, seed: int = 0) -> list[float]:
         """Log-probabilities after so many tokens, with the noise that is planted."""

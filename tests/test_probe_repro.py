@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from probe_findings import HOSTILE, findings
+from probe_server import planted
 
 from sortition.benchmarks.probe import findings as kinds
 from sortition.benchmarks.probe.conditions import parse
@@ -79,7 +80,7 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
         [sys.executable, str(path)],
-        env={**environment, "HF_HUB_OFFLINE": "1"},
+        env={**environment, "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -108,3 +109,18 @@ def test_scripts_of_transformers_tell_the_truth(tmp_path: Path) -> None:
         done = run(text, tmp_path)
         assert done.returncode == (compared.first_difference is not None), (tested.name, done.stderr[-3000:])
         assert "greatest difference of two scores: " in done.stdout
+
+
+@pytest.mark.parametrize(("kind", "interface"), [("vllm", "completions"), ("chat", "chat")])
+@pytest.mark.parametrize("differs", [True, False])
+def test_scripts_of_servers_tell_the_truth(kind: str, interface: str, differs: bool, tmp_path: Path) -> None:
+    """One request alone, then two at the same time."""
+    with planted(kind) as server:
+        server.noisy = True
+        server.steady = 1 if differs else 3
+        environment = {**ENVIRONMENTS[interface], "server": server.url, "model": "planted"}
+        text = script(dataclasses.replace(findings(), environment=environment))
+        assert text is not None
+        done = run(text, tmp_path)
+        assert done.returncode == differs, done.stderr
+        assert ("logprobs, alone: " in done.stdout) == differs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from probe_findings import findings
 from probe_vllm import CONDITIONS, STEPS
 from vllm_reports import LONGEST, TESTS, environment, needs_vllm, tiny_model
+
+from sortition.benchmarks.probe.report.repro import script
 
 needs_vllm()
 
@@ -96,6 +100,25 @@ def test_our_draw_goes_by_the_seed_and_not_by_the_batch(report: dict[str, Any]) 
     assert report["draw 7"]["tokens"] != report["reference"]
     batch = report["batch_size 8, given draw 7"]
     assert all(not flips for equal, flips in zip(batch["equal"], batch["flips"], strict=True) if equal)
+
+
+@pytest.mark.slow
+def test_the_script_tells_the_truth(report: dict[str, Any], tmp_path: Path) -> None:
+    """It differs where the probe of the same prompt did, and not otherwise."""
+    made_up = findings()
+    first = dataclasses.replace(made_up.references[0], text="Say:")
+    described = {**report["environment"], "model": str(tiny_model(tmp_path))}
+    references = (first, *made_up.references[1:])
+    changes = {"references": references, "tested": made_up.tested[:2], "environment": described}
+    text = script(dataclasses.replace(made_up, **changes))
+    assert text is not None
+    path = tmp_path / "repro.py"
+    path.write_text(text)
+    command = [sys.executable, str(path)]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=LONGEST, check=False
+    )
+    assert done.returncode == (not report["batch_size 2"]["equal"][0]), done.stderr[-3000:]
 
 
 def test_the_target_describes_itself(report: dict[str, Any]) -> None:

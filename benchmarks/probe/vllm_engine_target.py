@@ -52,13 +52,15 @@ class EngineTarget:
     Args:
         llm: with the processor `FORCING` it can be led, with `PROCESSOR` it draws Sortition's way.
         drafting: it guesses tokens ahead.
+        options: that it was started with, for the report.
 
     Raises:
         InputError: the engine runs in another process.
     """
 
-    def __init__(self, llm: LLM, *, drafting: bool = False) -> None:
+    def __init__(self, llm: LLM, *, drafting: bool = False, options: Mapping[str, Any] | None = None) -> None:
         self._llm = llm
+        self._options = {**(options or {})}
         self._drafting = drafting
         configured = llm.llm_engine.vllm_config.model_config
         processors = configured.logits_processors or []
@@ -82,6 +84,8 @@ class EngineTarget:
             "vllm": vllm.__version__,
             "model": config.model_config.model,
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
+            # Not what makes it a target: scripts that show a difference again do without.
+            "options": {name: self._options[name] for name in self._options if name != "logits_processors"},
             "device": current_platform.device_type,
             "enforce_eager": config.model_config.enforce_eager,
             "block_size": config.cache_config.block_size,

@@ -69,7 +69,7 @@ class VllmTarget:
 
     def describe(self) -> dict[str, Any]:
         """See `Target.describe`."""
-        described: dict[str, Any] = {**self._ask("describe"), "options": self._options}
+        described: dict[str, Any] = self._ask("describe")
         return described
 
     def prompts(self, texts: Sequence[str]) -> list[Prompt]:
@@ -198,7 +198,7 @@ def _start(folder: str, given: dict[str, Any], settings: dict[str, Any]) -> Any:
     if "dtype" in settings:
         options["dtype"] = settings["dtype"]
     try:
-        return EngineTarget(LLM(folder, **options), drafting="drafts" in settings)
+        return EngineTarget(LLM(folder, **options), drafting="drafts" in settings, options=options)
     except (OSError, ValueError, RuntimeError) as problem:
         said = " ".join(str(problem).split())[:SHOWN]
         raise InputError(f"vLLM cannot load the model {folder}: {said}") from None
