@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from probe_server import NOISE, Planted, planted
+from typer.testing import CliRunner
 
+from sortition import cli
 from sortition.benchmarks.probe.measures import compare, digests
 from sortition.benchmarks.probe.openai_target import OpenAITarget
 from sortition.benchmarks.probe.target import Condition, NotPossible, Outcome
@@ -162,3 +165,18 @@ def test_a_server_that_falls_silent(server: Planted) -> None:
     server.silence = 0.6
     with pytest.raises(ConnectionError, match=f"no answer from {server.url}: timed out"):
         run(target, texts=TEXTS[:1])
+
+
+def test_the_command_probes_a_server(server: Planted, tmp_path: Path) -> None:
+    prompts, page, repro = (tmp_path / name for name in ("prompts.txt", "page.html", "repro.py"))
+    prompts.write_text("\n".join(TEXTS))
+    options = f"--base-url {server.url} --prompts {prompts} --steps 4 --page {page} --repro {repro}".split()
+    even = ["--condition", "rerun", "--condition", "prefix_cache warm", "--condition", "prefill"]
+    done = CliRunner().invoke(cli.app, ["probe", *options, *even])
+    assert done.exit_code == 0, done.output
+    assert "WITHIN THE LIMIT" in done.stdout
+    assert f"planted at {server.url}" in page.read_text()
+    assert "nothing that a script could show" in repro.read_text()
+    missing = CliRunner().invoke(cli.app, ["probe", *options, "--served-model", "none"])
+    assert missing.exit_code == 3
+    assert missing.stderr.endswith("HTTP 404: no such model; a base URL mostly ends in /v1\n")
