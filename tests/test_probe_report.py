@@ -126,6 +126,17 @@ def test_the_verdict_stands_first() -> None:
         assert expected in text
 
 
+def test_what_a_target_cannot_do_is_one_line() -> None:
+    """It would hide what could have been exercised, and was not."""
+    probe = findings()
+    impossible = [
+        dataclasses.replace(probe.tested[-1], name=name, possible=False) for name in ("chunk 4", "drafts 4")
+    ]
+    text = shown(dataclasses.replace(probe, tested=(*probe.tested, *impossible)))
+    assert "not possible here: chunk 4, drafts 4\n" in text
+    assert text.count("not exercised: ") == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [("within", None), ("exceeded", "failure"), ("inconclusive", "error"), ("error", "error")],

@@ -33,8 +33,11 @@ def show(findings: Findings, console: Console) -> None:
     console.print(grid)
     console.print(_conditions(findings))
     for tested in findings.tested:
-        if tested.status != "exercised":
+        if tested.status != "exercised" and tested.possible:
             console.print(_text(f"{tested.status}: {tested.name} ({tested.evidence})", "dim"))
+    impossible = [tested.name for tested in findings.tested if not tested.possible]
+    if impossible:
+        console.print(_text(f"not possible here: {', '.join(impossible)}", "dim"))
     for reason in verdict.reasons:
         console.print(_text(reason, "dim"))
 
