@@ -166,6 +166,13 @@ def test_findings_of_an_earlier_run_can_be_shown() -> None:
     assert page.html(Findings.from_json(probe.to_json())) == page.html(probe)
 
 
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "0"), (0.0042, "0.42"), (0.5, "50"), (0.99, "99"), (0.9958, "99.6"), (1, "100")]
+)
+def test_shares_are_told_from_none_and_all(share: float, text: str) -> None:
+    assert wording.percent(share) == text
+
+
 def changed(probe: Findings, **changes: object) -> Findings:
     return dataclasses.replace(probe, attributions=(dataclasses.replace(probe.attributions[0], **changes),))
 

@@ -64,6 +64,7 @@ class TransformersTarget:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "model": type(self.model).__name__,
+            **({} if self.folder is None else {"folder": str(self.folder)}),
             "dtype": _name(self.model.dtype),
             "attention": str(self.model.config._attn_implementation),
             "device": str(self.model.device),

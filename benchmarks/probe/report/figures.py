@@ -110,7 +110,7 @@ def margins(findings: Findings) -> str:
     for margin, said in flips:
         plot.mark(margin, 0, "two", said)
     if flips:
-        legend.append((f"{len(flips)} flips, where they happened", "two"))
+        legend.append((f"{len(flips)} flip{'s' if len(flips) > 1 else ''}, where the dots are", "two"))
     plot.legend(legend)
     return plot.svg()
 

@@ -30,7 +30,9 @@ SHOWN_PROMPTS: Final = 8
 def html(findings: Findings) -> str:
     """The page, as a whole document."""
     title = f"Does the batch change the output of {findings.target}?"
-    run = f"{len(findings.references)} prompts, {findings.seconds:.0f} s. {_plain(findings.environment)}"
+    # Where somebody's files are is nothing for a page that is passed on.
+    environment = {name: value for name, value in findings.environment.items() if name != "folder"}
+    run = f"{len(findings.references)} prompts, {findings.seconds:.0f} s. {_plain(environment)}"
     return page(title, _cards(findings), style=STYLE, footer=run)
 
 
@@ -132,7 +134,7 @@ def _texts(findings: Findings) -> Iterator[str]:
     several = [each for each in findings.completions if len(each.texts) > 1]
     if several:
         shown = "".join(_side_by_side(findings, each) for each in several[:SHOWN_PROMPTS])
-        note = f"{len(several)} prompts have more than one text"
+        note = f"Prompts with more than one text: {len(several)}"
         if len(several) > SHOWN_PROMPTS:
             note += f"; these are {SHOWN_PROMPTS} of them"
         yield card("Texts side by side", shown, note=note + ".", wide=True)
@@ -147,9 +149,14 @@ def _side_by_side(findings: Findings, completions: Completions) -> str:
         common = _common(text, reference)
         said += (
             f'<div><div class="note">{escape(", ".join(conditions))}</div>'
-            f"<pre>{escape(text[:common])}<mark>{escape(text[common:])}</mark></pre></div>"
+            f"<pre>{escape(text[:common])}<mark>{_seen(text[common:])}</mark></pre></div>"
         )
     return said + "</div>\n"
+
+
+def _seen(text: str) -> str:
+    """The text with signs for line breaks, which may be all that is different."""
+    return escape(text.replace("\n", "↵\n"))
 
 
 def _common(one: str, two: str) -> int:

@@ -111,7 +111,9 @@ def interval(rate: Rate) -> str:
 def percent(value: float) -> str:
     """A share in per cent, rounded to where it can still be told from 0 and 100."""
     value = 100 * value
-    return f"{value:.0f}" if 1 <= value <= 99 or value in (0, 100) else f"{value:.2g}"
+    if value < 1:
+        return f"{value:.2g}"
+    return f"{value:.1f}" if 99 < value < 100 else f"{value:.0f}"
 
 
 def same(rate: Rate | None) -> str:
