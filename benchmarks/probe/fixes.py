@@ -7,10 +7,15 @@ from typing import Final
 
 from sortition.benchmarks.probe.findings import Attribution, Fix, Tested
 
+BATCH_INVARIANT: Final = (
+    "run with batch-invariant kernels, which are for GPUs: VLLM_BATCH_INVARIANT=1 in vLLM, "
+    "--enable-deterministic-inference in SGLang"
+)
+
 SUGGESTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "model": (BATCH_INVARIANT, "float32 throughout: bits still differ, tokens hardly ever"),
     "linear": (
-        "run with batch-invariant kernels, which are for GPUs: VLLM_BATCH_INVARIANT=1 in vLLM, "
-        "--enable-deterministic-inference in SGLang",
+        BATCH_INVARIANT,
         "keep to numbers of rows of one class, such as one dummy row beside a lone request",
     ),
     "attention": (
@@ -29,7 +34,6 @@ SUGGESTIONS: Final[dict[str, tuple[str, ...]]] = {
     "sampler": ("a sampler that looks at its own row only: so.hf(seed=...) or so.request(draw=True)",),
     "corruption": ("report it to whoever maintains the named operation: no option makes wrong values right",),
     "padding": ("report it; until then batch prompts of equal length, without padding",),
-    "noise": ("float32 throughout: bits still differ, tokens hardly ever",),
 }
 """By what is wrong; the first is what is most likely to be possible."""
 
