@@ -97,7 +97,7 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
     def __init__(self, vllm_config: VllmConfig, *arguments: Any) -> None:
         model = vllm_config.model_config
         # The second contract passes the states of its slots, the first a device and whether memory is pinned.
-        second = len(arguments) == 1
+        second = self._second = len(arguments) == 1
         if not second and vllm_config.scheduler_config.async_scheduling and not model.logits_processors:
             raise ValueError(
                 "with asynchronous scheduling, this model runner shows tokens only to processors that are "
@@ -134,8 +134,12 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
     def stats(self) -> dict[str, float]:
         """What grammars and draws cost so far, and what is there now. Waits for the device."""
         kept, kept_bytes = self._compiler.kept
+        figures = self._figures.as_dict()
+        if self._second:
+            for name, count in zip(("drawn_rows", "mended_rows"), self._runner.counts, strict=True):
+                figures[name] += count
         return {
-            **self._figures.as_dict(),
+            **figures,
             "dead_rows": int(self._slots.constraint.refused),
             "live_grammars": self._compiler.held,
             "kept_grammars": kept,

@@ -3,9 +3,9 @@
 A row that is drawn here goes back to vLLM with 0 at its token and -inf at all others: whatever temperature,
 filter, penalty or verification comes after us, that token is what it emits.
 
-Nothing here raises once a request is admitted. Where a row cannot be drawn from as it is, NaN counts as -inf
-and +inf leaves only itself; where no token is left after that, it is one of those that the row's grammar
-allows, each as likely as the other, and without a grammar the text ends.
+Nothing here raises once a request is admitted. NaN counts as -inf. Where a row cannot be drawn from even so,
+it is one of the tokens whose logit is +inf, if that is what is wrong with it; else one of those that its
+grammar allows, and without a grammar the text ends: each as likely as the other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sortition.integrations.vllm_compile import Figures, logger
 from sortition.integrations.vllm_request import RequestError
 from sortition.sampling import reference
 from sortition.sampling.columns import Columns
-from sortition.sampling.draw import Backend, Draw, Request
+from sortition.sampling.draw import INFINITE, NAN, Backend, Draw, Request
 from sortition.sampling.parameters import Parameters
 from sortition.sampling.sampler import BACKENDS
 
@@ -231,31 +231,40 @@ class Drawer:
         """int64 [rows], never negative."""
         request = self._request(turns)
         draw = self._draw(values, request)
-        broken = np.flatnonzero(draw.flags.numpy() | np.array([turn.lost for turn in turns]))
+        lost = np.array([turn.lost for turn in turns])
+        flags = draw.flags.numpy()
+        for_nan = np.flatnonzero(flags & NAN)
+        if len(for_nan):
+            index = torch.from_numpy(for_nan)
+            sane = values[index].masked_fill(values[index].isnan(), float("-inf"))
+            again = self._draw(sane, request.rows(for_nan))
+            draw = draw.with_rows(index, again)
+            flags = draw.flags.index_copy(0, index, again.flags).numpy()
+        self._figures.mended_rows += int(((draw.flags.numpy() != 0) | lost).sum())
+        broken = np.flatnonzero(flags | lost)
         if not len(broken):
             return draw.tokens
-        self._figures.mended_rows += len(broken)
         index = torch.from_numpy(broken)
-        mended = self._mended(values[index], request.rows(broken), [turns[row] for row in broken])
-        return draw.tokens.index_copy(0, index, mended)
-
-    def _mended(self, values: Tensor, request: Request, turns: Sequence[Turn]) -> Tensor:
-        """The tokens of rows that cannot be drawn from as they are: see the module."""
-        certain = values == float("inf")
-        sane = torch.where(certain, 0.0, float("-inf"))
-        sane = torch.where(
-            certain.any(1, keepdim=True), sane, values.masked_fill(values.isnan(), float("-inf"))
+        elected = self._elected(
+            values[index], flags[broken], request.rows(broken), [turns[row] for row in broken]
         )
-        draw = self._draw(sane, request)
+        return draw.tokens.index_copy(0, index, elected)
+
+    def _elected(
+        self, values: Tensor, flags: NDArray[np.uint8], request: Request, turns: Sequence[Turn]
+    ) -> Tensor:
+        """The tokens of rows that cannot be drawn from: see the module."""
         eligible = values != float("-inf")
-        for row, turn in zip(eligible, turns, strict=True):
-            if turn.lost or not turn.constrained:
-                row.fill_(False)
-                row[list(turn.end_tokens)] = True
+        certain = values == float("inf")
+        for row, (turn, flag) in enumerate(zip(turns, flags.tolist(), strict=True)):
+            if flag & INFINITE and not turn.lost and bool(certain[row].any()):
+                eligible[row] = certain[row]
+            elif turn.lost or not turn.constrained:
+                eligible[row] = False
+                eligible[row, list(turn.end_tokens)] = True
         even = torch.where(eligible, 0.0, float("-inf"))
         plain = replace(request, columns=Columns.of([_NEUTRAL] * len(turns)))
-        hopeless = (draw.flags != 0) | torch.tensor([turn.lost for turn in turns])
-        return torch.where(hopeless, self._draw(even, plain).tokens, draw.tokens)
+        return self._draw(even, plain).tokens
 
     def _request(self, turns: Sequence[Turn]) -> Request:
         return Request(

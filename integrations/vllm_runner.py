@@ -1,13 +1,16 @@
 """vLLM's second model runner: requests in slots; tokens on the device; a logits row for every draft.
 
 What is kept per slot follows the committed tokens alone, so calls may repeat, split the batch, or show rows
-of a prompt that is not all there, of a warm-up, or of a request that comes back in another slot. Masks do not
-wait for the device: loops end where bounds known to the host say so. Draws do, as they happen on the host.
+of a prompt that is not all there, of a warm-up, or of a request that comes back in another slot.
+
+Where Triton runs, kernels mask and draw (`vllm_device.py`), and nothing waits for the device. Elsewhere masks
+are torch's, whose loops end where bounds known to the host say so; and draws happen on the host, which waits.
+So do those that kernels do not know.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +19,10 @@ from torch import Tensor
 from sortition.integrations.vllm_draw import NO_TOKENS, Drawer, Tokens, Turn, Wish
 from sortition.integrations.vllm_slots import Admission, Slots
 from sortition.sampling.constraint import DEAD, FREE, Position
+
+if TYPE_CHECKING:
+    # It needs Triton, which is not everywhere.
+    from sortition.integrations.vllm_device import Device
 
 
 class Runner:
@@ -40,7 +47,13 @@ class Runner:
         # How many committed tokens the device may have that were not read, at most.
         self._behind = np.zeros(count, np.int64)
         # The length up to which the device's tokens have been read, prompt included.
-        self._read = torch.zeros(count, dtype=torch.int64, device=slots.device)
+        self._device = _kernels(slots, states)
+        if self._device is None:
+            self._read = torch.zeros(count, dtype=torch.int64, device=slots.device)
+        else:
+            self._read = self._device.read
+        # Those whose draws kernels do not know.
+        self._for_host = np.zeros(count, np.bool_)
 
     def add(self, slot: int, admission: Admission | None) -> bool:
         """A request takes the slot; whether its logits are changed."""
@@ -53,18 +66,36 @@ class Runner:
             self._slots.admit(slot, admission)
             if admission.wish is not None:
                 self._wishes[slot] = admission.wish, admission
+                self._for_host[slot] = self._device is not None and not self._device.draws(admission.wish)
         return admission is not None
 
     def mask(self, logits: Tensor, context: Any) -> Tensor:
         """Logits [rows, vocabulary] with what a row may not emit at -inf; see `LogitsContext`."""
         requests = context.idx_mapping_np
         if self._constrained[requests].any():
-            logits = self._constrain(logits, context)
-        turns = self._turns(context) if self._drawn[requests].any() else []
+            self._open(context)
+            if self._device is not None:
+                self._device.constrain(logits, context)
+            else:
+                logits = self._constrain(logits, context)
+            # Before the next call, each may commit what it draws now, drafts included.
+            self._behind[requests] = 1 + self._drafts
+        if not self._drawn[requests].any():
+            return logits
+        if self._device is not None and not (self._drawn & self._for_host)[requests].any():
+            self._device.draw(logits, context, self._wishes)
+            return logits
+        turns = self._turns(context)
         return self._drawer(logits, turns) if turns else logits
 
-    def _constrain(self, logits: Tensor, context: Any) -> Tensor:
-        """New logits with what a row's grammar rules out at -inf."""
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Rows that kernels drew, and those of them that could not be drawn from as they were. Waits."""
+        drawn, mended = (0, 0) if self._device is None else self._device.counts.tolist()
+        return drawn, mended
+
+    def _open(self, context: Any) -> None:
+        """Put requests whose prompts are all there at the beginning of their grammars."""
         requests = context.idx_mapping_np
         # Until a prompt is all there, nothing is drawn, and its grammar has time. For CUDA graphs, the engine
         # pads the lengths beyond the requests.
@@ -74,10 +105,13 @@ class Runner:
         if opened:
             prompts = self._states.prompt_len.np[opened]
             self._read[self._slots.upload(opened)] = self._slots.upload(prompts.tolist())
-            self._behind[opened] = self._states.prefill_len.np[opened] - prompts
+            longest = dict(zip(requests.tolist(), lengths.tolist(), strict=True))
+            self._behind[opened] = [longest[slot] for slot in opened] - prompts
+
+    def _constrain(self, logits: Tensor, context: Any) -> Tensor:
+        """New logits with what a row's grammar rules out at -inf."""
+        requests = context.idx_mapping_np
         self._catch_up(context.idx_mapping.long(), int(self._behind[requests].max()))
-        # Before the next call, each may commit what it draws now, drafts included.
-        self._behind[requests] = 1 + self._drafts
         drafts = self._drafts if len(logits) > len(requests) else 0
         position, ends = self._positions(context, drafts)
         return self._slots.constraint.apply(logits, position, ends)
@@ -160,3 +194,13 @@ class Runner:
         ids = self._states.all_token_ids.gpu[self._slots.upload(list(length)), : max(length.values())]
         tokens = ids.cpu().numpy().astype(np.int64)
         return {slot: row[:count] for row, (slot, count) in zip(tokens, length.items(), strict=True)}
+
+
+def _kernels(slots: Slots, states: Any) -> Device | None:
+    """What runs kernels where the slots are, None where nothing does."""
+    try:
+        from sortition.integrations.vllm_device import Device
+        from sortition.sampling.device_sampler import runs_on
+    except ImportError:
+        return None
+    return Device(slots, states) if runs_on(slots.device) else None

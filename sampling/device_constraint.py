@@ -77,14 +77,15 @@ class Walk:
     Args:
         constraint: whose grammars, end tokens and slots these are; its `slots` and `refused` change.
         width: of logits.
-
-    Attributes:
-        read: int64 [slots], how many of each slot's tokens have been read; to be set when a slot is assigned.
+        read: int64 [slots], how many of each slot's tokens have been read, changed; to be set when a slot is
+            assigned.
     """
 
-    def __init__(self, constraint: Constraint, width: int) -> None:
+    def __init__(self, constraint: Constraint, width: int, read: Tensor | None = None) -> None:
         self.constraint, self.width = constraint, width
-        self.read = torch.zeros(len(constraint.slots.grammar), dtype=torch.int64, device=constraint.device)
+        if read is None:
+            read = torch.zeros(len(constraint.slots.grammar), dtype=torch.int64, device=constraint.device)
+        self.read = read
         self._arena: Arena | None = None
         self._present = torch.zeros(0)
 
