@@ -110,7 +110,7 @@ class Device:
     @staticmethod
     def draws(wish: Wish) -> bool:
         """Whether kernels know what a request wishes."""
-        return bool(supported(Columns.of([wish.parameters])).all())
+        return wish.penalties is None and bool(supported(Columns.of([wish.parameters])).all())
 
     def _rows(self, context: Any) -> tuple[Tensor, Tensor]:
         """The slot of each row, and how many drafts come before it."""

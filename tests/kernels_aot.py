@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ from triton.runtime.jit import JITFunction
 
 from sortition.grammars.regex import regex
 from sortition.grammars.vocabulary import Vocabulary
+from sortition.integrations import vllm_device
+from sortition.integrations.vllm_draw import Wish
+from sortition.integrations.vllm_slots import Admission
 from sortition.sampling import device, device_constraint
 from sortition.sampling.columns import Columns
 from sortition.sampling.constraint import Constraint
@@ -102,23 +106,50 @@ def walk(dtype: torch.dtype) -> None:
     steps.apply(torch.zeros(2, WIDTH, dtype=dtype), steps.advance(batch))
 
 
-KERNELS: dict[str, tuple[Any, Callable[[torch.dtype], None]]] = {
-    **dict.fromkeys(("edit", "scan", "select", "finish"), (device, draw)),
-    **dict.fromkeys(("advance", "mask", "judge", "apply"), (device_constraint, walk)),
+def leave(dtype: torch.dtype) -> None:
+    """A step of vLLM's second runner, with one request."""
+    numbers, flags = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.bool)
+    states = SimpleNamespace(
+        max_num_reqs=1,
+        all_token_ids=SimpleNamespace(gpu=torch.zeros((1, 16), dtype=torch.int32)),
+        prompt_len=SimpleNamespace(gpu=numbers),
+        total_len=SimpleNamespace(gpu=numbers),
+    )
+    context = SimpleNamespace(
+        expanded_idx_mapping=numbers,
+        expanded_local_pos=numbers,
+        input_ids=numbers,
+        pos=numbers,
+        idx_mapping_np=np.zeros(1, np.int32),
+        seq_lens_upper_bound_np=np.ones(1, np.int32),
+    )
+    slots: Any = SimpleNamespace(device=flags.device)
+    wish = Wish(Parameters(), 0), Admission(None, (1, 2))
+    vllm_device.Device(slots, states).draw(torch.zeros(1, WIDTH, dtype=dtype), context, {0: wish})
+
+
+MODULES = (device, device_constraint, vllm_device)
+"""From where kernels are launched."""
+
+KERNELS: dict[str, Callable[[torch.dtype], None]] = {
+    **dict.fromkeys(("edit", "scan", "select", "finish"), draw),
+    **dict.fromkeys(("advance", "mask", "judge", "apply"), walk),
+    **dict.fromkeys(("elect", "leave"), leave),
 }
-"""Where each kernel is launched from, and what launches it."""
+"""What launches each kernel."""
 
 
 def caught(name: str, dtype: torch.dtype) -> Caught:
     """The launch of one kernel, with all others left out."""
-    module, work = KERNELS[name]
-    before = {other: getattr(module, other) for other in KERNELS if hasattr(module, other)}
-    launches = {other: Caught(kernel) for other, kernel in before.items()}
-    vars(module).update(launches)
+    before = [{each: vars(module)[each] for each in KERNELS if each in vars(module)} for module in MODULES]
+    launches = {each: Caught(kernel) for found in before for each, kernel in found.items()}
+    for module, found in zip(MODULES, before, strict=True):
+        vars(module).update({each: launches[each] for each in found})
     try:
-        work(dtype)
+        KERNELS[name](dtype)
     finally:
-        vars(module).update(before)
+        for module, found in zip(MODULES, before, strict=True):
+            vars(module).update(found)
     return launches[name]
 
 

@@ -47,10 +47,17 @@ def test_kernels_do_what_their_definitions_do(part: str) -> None:
     assert " passed" in said and "skipped" not in said
 
 
+def test_vllm_requests_are_masked_and_drawn_by_kernels() -> None:
+    part = "second and not waits or taken_over"
+    pytest_options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", part)
+    said = run("-m", "pytest", "tests/test_vllm_slots.py", *pytest_options, TRITON_INTERPRET="1")
+    assert " passed" in said and "skipped" not in said
+
+
 # Logits of other types are read by the same code, which `scan` and `apply` show.
 COMPILED = [
     *(
-        ("edit,select,finish,advance,mask,judge", "bfloat16", architecture)
+        ("edit,select,finish,advance,mask,judge,elect,leave", "bfloat16", architecture)
         for architecture in ("80", "90", "100")
     ),
     ("scan,apply", "bfloat16,float16,float32", "80,90,100"),

@@ -1,8 +1,13 @@
-"""The vLLM processor without vLLM: engines made up to do their worst, judged by the matcher."""
+"""The vLLM processor without vLLM: engines made up to do their worst, judged by the matcher.
+
+Where Triton's interpreter is on, the second engine's masks and draws are those of kernels; `test_kernels.py`
+runs that part of this file again in a process where it is.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +27,7 @@ from sortition.grammars.table import Table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.vllm_batch import Batch
 from sortition.integrations.vllm_compile import Compiler, Figures
-from sortition.integrations.vllm_draw import Drawer, Penalties, Wish
+from sortition.integrations.vllm_draw import NO_TOKENS, Drawer, Penalties, Turn, Wish
 from sortition.integrations.vllm_request import Request
 from sortition.integrations.vllm_runner import Runner
 from sortition.integrations.vllm_slots import Admission, Slots
@@ -54,6 +59,8 @@ WAITING = {
     torch.ops.aten.equal.default,
 }
 """Operators whose result the host waits for."""
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+STEPS = 5 if INTERPRETED else 40
 DRAFTS = 3
 REQUESTS = [
     Request("regex", '"[0-9]{1,4}(ab)?"'),
@@ -106,9 +113,6 @@ class Text:
         allowed = self.allowed(drafts)
         return chance.randrange(256) if allowed is None else chance.choice(np.flatnonzero(allowed).tolist())
 
-    def ends_within(self, drafts: Sequence[int]) -> bool:
-        return any(token in self.ends for token in [*self.output, *drafts])
-
     @property
     def admission(self) -> Admission | None:
         ours = self.request is not None or self.wish is not None
@@ -158,10 +162,11 @@ class SecondEngine:
     """What the second model runner shows of its state, and a batch of it."""
 
     def __init__(self, count: int, **bounds: Any) -> None:
+        prompt_lengths = np.zeros(count, np.int32)
         self.states = SimpleNamespace(
             max_num_reqs=count,
             all_token_ids=SimpleNamespace(gpu=torch.zeros(count, 64, dtype=torch.int32)),
-            prompt_len=SimpleNamespace(np=np.zeros(count, np.int32)),
+            prompt_len=SimpleNamespace(np=prompt_lengths, gpu=torch.from_numpy(prompt_lengths)),
             prefill_len=SimpleNamespace(np=np.zeros(count, np.int32)),
             total_len=SimpleNamespace(gpu=torch.zeros(count, dtype=torch.int32)),
         )
@@ -216,11 +221,11 @@ class SecondEngine:
         for slot, tokens in drafts.items():
             for count in range(len(tokens) + 1):
                 text, before = self.texts[slot], tokens[:count]
-                refused = text.request is not None and text.allowed(before) is None and min(before) >= 0
+                refused = text.request is not None and text.allowed(before) is None
                 if seen is not None and slot in seen:
                     assert torch.equal(masked[row], logits[row])
-                # Nobody looks at what follows a draft that is not accepted; past an end, it is masked.
-                elif not refused or not (text.wish is not None or text.ends_within(before)):
+                # Nobody looks at what follows a draft that is not accepted.
+                elif not refused and min(before, default=0) >= 0:
                     assert torch.equal(masked[row], text.after(logits[row], before))
                 row += 1
 
@@ -252,7 +257,7 @@ def test_the_second_runner_does_its_worst(seed: int, arena_bytes: int) -> None:
     torch.manual_seed(seed)
     engine = SecondEngine(6, arena_bytes=arena_bytes)
     preempted: list[Text] = []
-    for _ in range(40):
+    for _ in range(STEPS):
         free = [slot for slot in range(6) if slot not in engine.texts]
         while free and chance.random() < 0.5:
             slot = free.pop(chance.randrange(len(free)))
@@ -280,6 +285,40 @@ def test_the_second_runner_does_its_worst(seed: int, arena_bytes: int) -> None:
             elif chance.random() < 0.15:
                 preempted.append(engine.texts.pop(slot))
     assert int(engine.slots.constraint.refused) == 0
+    drawn, mended = engine.runner.counts
+    assert (drawn > 0) == INTERPRETED
+    assert mended <= drawn
+
+
+ASIDE = [
+    ([float("nan"), 1.0], Parameters(), None, {1}),
+    ([float("nan")], Parameters(), None, {STOP, END}),
+    ([float("inf"), 0.0, float("inf")], Parameters(temperature=0.5), None, {0, 2}),
+    ([1.0, 2.0], Parameters(allowed_tokens=(0,), bad_words=((0,),)), None, {STOP, END}),
+    ([1.0, 2.0], Parameters(allowed_tokens=(0,), bad_words=((0,),)), REQUESTS[1], {49, 97, 258, 264}),
+]
+
+
+@pytest.mark.parametrize("number", range(len(ASIDE)))
+def test_rows_of_the_second_runner_that_cannot_be_drawn_from(number: int) -> None:
+    """The first logits of a row, and what may be left of it; beside a row that is as it should be."""
+    values, parameters, request, possible = ASIDE[number]
+    engine = SecondEngine(2)
+    engine.add(0, Text(request, ends=(STOP, END), wish=Wish(parameters, number)))
+    engine.add(1, Text(None, wish=WISHES[1]))
+    context = engine.context({0: [], 1: []})
+    logits = torch.full((2, WIDTH), -torch.inf)
+    logits[0, : len(values)] = torch.tensor(values)
+    logits[1] = torch.randn(WIDTH)
+    if request is not None:
+        logits[0] = 0.0
+    masked = engine.runner.mask(logits.clone(), context)
+    (left,) = (masked[0] == 0).nonzero().flatten().tolist()
+    assert left in possible
+    assert torch.equal(masked[1], engine.texts[1].after(logits[1]))
+    turn = Turn(0, Wish(parameters, number), 0, (STOP, END), request is not None, NO_TOKENS, NO_TOKENS)
+    if request is None:
+        assert torch.equal(masked[:1], Drawer(Figures())(logits[:1].clone(), [turn]))
 
 
 def test_warm_up_batches_of_the_second_runner() -> None:
@@ -295,26 +334,67 @@ def test_warm_up_batches_of_the_second_runner() -> None:
     check(masked[1], logits[1], engine.texts[1].allowed())
 
 
-def test_the_second_runner_never_waits_for_the_device() -> None:
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, operator: Any, types: Any, arguments: Any = (), keywords: Any = None
-        ) -> Any:
-            assert operator not in WAITING, operator
-            for index in arguments[1] if operator is torch.ops.aten.index.Tensor else ():
-                assert index is None or index.dtype != torch.bool, (
-                    "how many are true is only known to the device"
-                )
-            return operator(*arguments, **(keywords or {}))
+class Watch(TorchDispatchMode):
+    """Fails where an operator's result is waited for."""
 
-    engine = SecondEngine(3)
+    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        assert operator not in WAITING, operator
+        index = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default)
+        for one in arguments[1] if operator in index else ():
+            assert one is None or one.dtype != torch.bool, "how many are true is only known to the device"
+        return operator(*arguments, **(keywords or {}))
+
+
+class Launched:
+    """Stands for a kernel: says that it was launched, and does nothing."""
+
+    def __init__(self, name: str, launches: list[str]) -> None:
+        self.name, self.launches = name, launches
+
+    def __getitem__(self, grid: Any) -> Any:
+        self.launches.append(self.name)
+        return lambda *arguments, **options: None
+
+
+ASKS = ("item", "tolist", "cpu", "numpy", "nonzero", "to", "__bool__", "__int__", "__float__", "__index__")
+"""What would wait for a device, or move to another one."""
+GRAMMAR = ["advance", "mask", "judge", "apply"]
+DRAW = ["edit", "scan", "select", "finish", "elect", "leave"]
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_the_second_runner_never_waits_for_the_device(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[str] = []
+    if kernels:
+        pytest.importorskip("triton")
+        from sortition.integrations import vllm_device
+        from sortition.sampling import device, device_constraint, device_sampler
+
+        monkeypatch.setattr(device_sampler, "runs_on", lambda device: True)
+        for module in (vllm_device, device, device_constraint):
+            for name in {*GRAMMAR, *DRAW} & vars(module).keys():
+                monkeypatch.setattr(module, name, Launched(name, launches))
+    engine = SecondEngine(4)
     for slot, request in enumerate(REQUESTS[:3]):
-        engine.add(slot, Text(request))
-    for drafts in ({0: [], 1: [], 2: []}, {0: [1, 2], 1: [], 2: [-1]}):
+        # Draws on the host wait.
+        engine.add(slot, Text(request, wish=WISHES[(0, 3, 7)[slot]] if kernels else None))
+    engine.add(3, Text(None, wish=WISHES[2] if kernels else None))
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("the host asks for what only the device knows")
+
+    begin: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}
+    for step, drafts in enumerate((begin, {0: [1, 2], 1: [], 2: [-1], 3: []}, begin)):
         context = engine.context(drafts)
         logits = torch.randn(len(context.pos), WIDTH)
-        with Watch():
+        launches.clear()
+        with Watch(), monkeypatch.context() as patch:
+            for name in ASKS:
+                # Where requests have come, something is uploaded.
+                if step or name != "to":
+                    patch.setattr(Tensor, name, refuse)
             engine.runner.mask(logits, context)
+        assert launches == ([*GRAMMAR, *DRAW] if kernels else [])
 
 
 def test_a_slot_that_is_taken_over_by_a_free_request_is_left_alone() -> None:
