@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 import torch
@@ -18,7 +17,7 @@ from sortition.grammars.table import Table
 from sortition.integrations.vllm_compile import Compiler, logger
 from sortition.integrations.vllm_draw import Wish
 from sortition.integrations.vllm_request import Request
-from sortition.sampling.constraint import DEAD, FREE, Constraint, Position
+from sortition.sampling.constraint import FREE, Constraint
 
 ARENA_BYTES: Final = 1 << 26
 """Bytes of tables on the device; beyond that, those that no request holds are dropped."""
@@ -68,9 +67,9 @@ class Slots:
         self._compiler = compiler
         self._arena_bytes = arena_bytes
         self._full_bytes = full_bytes
-        self._tables = [closed]
+        self._tables = {CLOSED: closed}
         self._numbers: dict[Request, int] = {}
-        self.constraint = Constraint(self._tables, device=device, slots=count)
+        self.constraint = Constraint([closed], device=device, slots=count)
         self.end_tokens = torch.full((count, 1), int(closed.end_tokens[0]), device=device)
         self._admitted: dict[int, tuple[Request, tuple[int, ...]]] = {}
         self._waiting: set[int] = set()
@@ -83,7 +82,7 @@ class Slots:
     @property
     def nbytes(self) -> int:
         """Bytes of the tables on the device, as `Table.nbytes` counts them."""
-        return sum(table.nbytes for table in self._tables)
+        return sum(table.nbytes for table in self._tables.values())
 
     def admit(self, slot: int, admission: Admission) -> None:
         """A request takes the slot; if it has a grammar, the compilation begins."""
@@ -139,31 +138,21 @@ class Slots:
         }
         new = {request: table for request, table in tables.items() if table is not None}
         if self.nbytes + sum(table.nbytes for table in new.values()) > self._arena_bytes:
-            self._compact()
+            self._evict()
         for request, table in new.items():
             if self.nbytes + table.nbytes > self._full_bytes:
                 logger.error("no room for the table of a grammar, its requests may only end: %r", request)
             else:
-                self._numbers[request] = self.constraint.add(table)
-                self._tables.append(table)
+                number = self._numbers[request] = self.constraint.add(table)
+                self._tables[number] = table
 
-    def _compact(self) -> None:
-        """Drop the tables that no request holds; the others are renumbered, and all positions with them."""
-        live = {request for request, _ in self._admitted.values()} & self._numbers.keys()
-        if len(live) == len(self._numbers):
-            return
-        kept = [CLOSED, *sorted(self._numbers[request] for request in live)]
-        moved = {old: new for new, old in enumerate(kept)}
-        tables = [self._tables[number] for number in kept]
-        before, old = self.constraint, _first_states(self._tables)
-        after = Constraint(tables, device=self.device, slots=len(before.slots.grammar))
-        after.refused += before.refused
-        number = self.upload([moved.get(number, FREE) for number in range(len(self._tables))]).int()
-        new = _first_states(tables)
-        shift = self.upload([new[moved[n]] - old[n] if n in moved else 0 for n in range(len(old))]).int()
-        after.slots = _renumbered(before.slots, number, shift, after.slots.stack.shape[1])
-        self.constraint, self._tables = after, tables
-        self._numbers = {request: moved[self._numbers[request]] for request in live}
+    def _evict(self) -> None:
+        """Drop the tables that no request holds; the others stay where they are."""
+        live = {request for request, _ in self._admitted.values()}
+        for request in [request for request in self._numbers if request not in live]:
+            number = self._numbers.pop(request)
+            del self._tables[number]
+            self.constraint.drop(number)
 
     def _write_end_tokens(self, index: Tensor, ends: Sequence[tuple[int, ...]]) -> None:
         longest = max(self.end_tokens.shape[1], *map(len, ends))
@@ -172,23 +161,3 @@ class Slots:
             repeated = self.end_tokens[:, :1].expand(-1, room)
             self.end_tokens = torch.cat([self.end_tokens, repeated], dim=1)
         self.end_tokens[index] = self.upload([list(row) + [row[0]] * (longest - len(row)) for row in ends])
-
-
-def _first_states(tables: Sequence[Table]) -> list[int]:
-    """Where the states of each table begin when they stand end to end."""
-    return [0, *accumulate(map(len, tables[:-1]))]
-
-
-def _renumbered(position: Position, number: Tensor, shift: Tensor, depth: int) -> Position:
-    """The same position among other tables: [old grammars] new numbers, and by how much states move."""
-    grammar = position.grammar.clamp(min=0)
-    gone = (position.grammar == FREE) | (number[grammar] == FREE)
-    dead = gone | (position.state == DEAD)
-    stack = torch.nn.functional.pad(position.stack[:, :depth], (0, max(0, depth - position.stack.shape[1])))
-    return Position(
-        grammar=number[grammar].masked_fill(gone, FREE),
-        state=(position.state + shift[grammar]).masked_fill(dead, DEAD),
-        depth=position.depth,
-        stack=stack,
-        finished=position.finished,
-    )

@@ -1,13 +1,14 @@
-"""The tables of many grammars end to end, as tensors, so that one batch may mix them without regrouping.
+"""The tables of many grammars in one place, as tensors, so that one batch may mix them without regrouping.
 
-States, endings, pushed strings and entries are renumbered: each table's count from where the tables before it
-stop. Classes and call sites keep their numbers, because they are only ever looked up through a state or an
-ending, and those already know their table.
+States, endings, pushed strings and entries are renumbered: each table's count from where it begins. Classes
+and call sites keep their numbers, because they are only ever looked up through a state or an ending, and
+those already know their table.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from sortition.grammars.table import Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Arena:
-    """Tables of one vocabulary on one device; grammar g is the g-th table.
+    """Tables of one vocabulary on one device; grammar g is the one that begins at g. There may be gaps.
 
     Tensors are int32 unless said otherwise: [g] has one value for each grammar, [q] for each state.
 
@@ -80,7 +81,7 @@ class Arena:
     deepest: int
 
     def __len__(self) -> int:
-        """The number of grammars."""
+        """The number of grammars that there is room for."""
         return len(self.start)
 
     @property
@@ -131,38 +132,27 @@ class Arena:
             deepest=table.depth_limit,
         )
 
-    def followed_by(self, other: Self) -> Self:
-        """Both arenas as one; grammars of the other are numbered after those of this one.
+    def moved(self, begins: Mapping[str, int]) -> dict[str, Tensor]:
+        """The tensors by name, with numbers for a place behind other tables.
 
-        Raises:
-            ValueError: they were compiled for different vocabularies.
+        Args:
+            begins: where the table's states, words, entries and so on begin; see `arena_store.SPACES`.
         """
-        if self.vocabulary_digest != other.vocabulary_digest:
-            raise ValueError("grammars that share a batch have to be compiled for the same vocabulary")
-        states, endings, strings = len(self.ending), len(self.return_start), len(self.push_start)
-        stays = other.effect >= 0
-        renumbered = {
-            "start": other.start + states,
-            "row_start": other.row_start + len(self.survives),
-            "first_entry": other.first_entry + len(self.target),
-            "target": other.target + stays.int() * states,
-            "effect": other.effect + torch.where(stays, strings, -endings).int(),
-            "conditional_start": other.conditional_start + len(self.conditional),
-            "push_start": other.push_start + len(self.push_site),
-            "ending": _shifted(other.ending, endings),
-            "return_start": other.return_start + len(self.returns),
-            "returns": _shifted(other.returns, states),
+        stays = self.effect >= 0
+        strings, endings = begins["strings"], begins["endings"]
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return tensors | {
+            "start": self.start + begins["states"],
+            "row_start": self.row_start + begins["words"],
+            "first_entry": self.first_entry + begins["entries"],
+            "target": self.target + stays.int() * begins["states"],
+            "effect": self.effect + torch.where(stays, strings, -endings).int(),
+            "conditional_start": self.conditional_start + begins["conditionals"],
+            "push_start": self.push_start + begins["sites"],
+            "ending": _shifted(self.ending, endings),
+            "return_start": self.return_start + begins["returns"],
+            "returns": _shifted(self.returns, begins["states"]),
         }
-        joined: dict[str, object] = {}
-        for field in fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if isinstance(mine, Tensor):
-                joined[field.name] = torch.cat([mine, renumbered.get(field.name, theirs)])
-            elif isinstance(mine, int):
-                joined[field.name] = max(mine, theirs)
-            else:
-                joined[field.name] = mine
-        return type(self)(**joined)  # type: ignore[arg-type]
 
 
 def _shifted(numbers: Tensor, by: int) -> Tensor:

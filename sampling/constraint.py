@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sortition.grammars.table import Table
 from sortition.sampling.arena import Arena
+from sortition.sampling.arena_store import Store
 
 FREE: Final = -1
 """The grammar of a row that may emit anything."""
@@ -72,6 +73,7 @@ class Constraint:
         end_tokens: ids that end a text, instead of the vocabulary's.
 
     Attributes:
+        store: the tables on the device.
         slots: the positions that are remembered, one row per slot.
         refused: int64, how many rows have died in `advance`.
 
@@ -90,9 +92,9 @@ class Constraint:
         if not tables:
             raise ValueError("a constraint needs at least one table")
         self.device = torch.device(device)
-        self.arena = Arena.of(tables[0], self.device)
+        self.store = Store(tables[0], self.device)
         for table in tables[1:]:
-            self.arena = self.arena.followed_by(Arena.of(table, self.device))
+            self.store.add(table)
         ends = sorted(set(tables[0].end_tokens.tolist() if end_tokens is None else end_tokens))
         if not ends:
             raise ValueError("no end tokens: neither the vocabulary nor the caller names any")
@@ -103,18 +105,27 @@ class Constraint:
         self.refused = torch.zeros((), dtype=torch.int64, device=self.device)
         self.slots = self.start(torch.full((slots,), FREE, device=self.device))
 
+    @property
+    def arena(self) -> Arena:
+        """The tables as they are now."""
+        return self.store.arena
+
+    def drop(self, number: int) -> None:
+        """Forget a grammar that no row is in; its number may be given again."""
+        self.store.drop(number)
+
     def add(self, table: Table) -> int:
         """Add a grammar; its number. Positions taken before stay valid.
 
         Raises:
             ValueError: it was compiled for another vocabulary.
         """
-        self.arena = self.arena.followed_by(Arena.of(table, self.device))
+        number = self.store.add(table)
         room = self.arena.deepest - self.slots.stack.shape[1]
         if room > 0:
             stack = torch.nn.functional.pad(self.slots.stack, (0, room))
             self.slots = self.slots._replace(stack=stack)
-        return len(self.arena) - 1
+        return number
 
     def start(self, grammar: Tensor) -> Position:
         """The empty text in each of these grammars: [rows], `FREE` for none."""

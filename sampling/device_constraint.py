@@ -86,8 +86,8 @@ class Walk:
         if read is None:
             read = torch.zeros(len(constraint.slots.grammar), dtype=torch.int64, device=constraint.device)
         self.read = read
-        self._arena: Arena | None = None
-        self._present = torch.zeros(0)
+        self._known: dict[int, int] = {}
+        self._present = torch.zeros((0, 0))
 
     def advance(self, batch: Batch) -> Rows:
         """Read what has been committed, which moves slots, and then drafts, which do not."""
@@ -164,12 +164,15 @@ class Walk:
 
     def _present_in(self, arena: Arena) -> Tensor:
         """int32 [g, token_words], a bit for each class that has a token among the logits."""
-        if self._arena is not arena:
-            seen = torch.zeros(
-                (len(arena), 32 * arena.token_words), dtype=torch.int64, device=arena.start.device
-            )
-            seen.scatter_(1, arena.token_class[:, : self.width].long(), 1)
+        shape = len(arena), arena.token_words
+        if self._present.shape != shape:
+            self._present = torch.zeros(shape, dtype=torch.int32, device=arena.start.device)
+            self._known.clear()
+        serials = self.constraint.store.serials
+        for number, serial in serials.items() - self._known.items():
+            seen = torch.zeros(32 * arena.token_words, dtype=torch.int64, device=arena.start.device)
+            seen.scatter_(0, arena.token_class[number, : self.width].long(), 1)
             places = torch.arange(32, device=seen.device)
-            self._present = (seen.view(len(arena), -1, 32) << places).sum(2).to(torch.int32)
-            self._arena = arena
+            self._present[number] = (seen.view(-1, 32) << places).sum(1).to(torch.int32)
+            self._known[number] = serial
         return self._present

@@ -566,7 +566,8 @@ def test_nothing_grows_with_the_number_of_requests() -> None:
     for number in range(40):
         engine.batch.add(number % 3, Admission(Request("choice", f'["{number}"]'), (END,)), [])
         engine.batch.mask(torch.zeros(3, WIDTH))
-    assert len(engine.slots.constraint.arena) <= 5
+    # Buffers are at least doubled.
+    assert len(engine.slots.constraint.arena) <= 8
     assert engine.slots._compiler.held == 3
 
 
