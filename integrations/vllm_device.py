@@ -107,6 +107,14 @@ class Device:
         grid = (rows, triton.cdiv(width, TILE))
         leave[grid](*read, found.tokens, BLOCK=TILE, num_warps=8, **LAUNCH)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what the steps need for draws, beside the engine's own."""
+        held = (self._workspace, self._settings)
+        parts = [self._seeds, self._ends, self._wished, self._constrained, self.read, self.counts]
+        parts += [part for each in held for part in vars(each).values() if isinstance(part, Tensor)]
+        return sum(part.nbytes for part in parts)
+
     @staticmethod
     def draws(wish: Wish) -> bool:
         """Whether kernels know what a request wishes."""

@@ -78,3 +78,19 @@ def test_masks_reads_a_sample(tmp_path: Path) -> None:
         file.writelines(json.dumps({"name": str(number)}) + "\n" for number in range(10))
     assert len(read_cases(path, None)) == 10
     assert read_cases(path, 3) == read_cases(path, 3)
+
+
+def test_a_step_of_kernels_is_counted() -> None:
+    pytest.importorskip("triton")
+    from sortition.benchmarks import footprint
+
+    report = footprint.run(width=1024, rows=(1, 3), grammars=(1, 2))
+    assert [(each["rows"], each["grammars"]) for each in report] == [(1, 1), (1, 2), (3, 1), (3, 2)]
+    # However many rows and grammars there are.
+    assert {(each["kernels"], each["operators"]) for each in report} == {(10, report[0]["operators"])}
+    one, two = report[2]["tables"], report[3]["tables"]
+    assert one < two
+    console = Console(record=True, width=120)
+    footprint.show(report, console)
+    assert "operators" in console.export_text()
+    json.dumps(report)
