@@ -24,13 +24,17 @@ from rich.console import Console
 from rich.table import Table as Grid
 from torch import Tensor
 
+from sortition.benchmarks import footprint
 from sortition.benchmarks.sampler_peers import Setting, TorchSort
 from sortition.benchmarks.samplers import SETTINGS, SPREAD, VOCABULARY
 from sortition.benchmarks.timing import machine
+from sortition.grammars.json_schema import json_schema
 from sortition.sampling import cpu, device
 from sortition.sampling.columns import Columns
 from sortition.sampling.draw import Draw, Request
 from sortition.sampling.parameters import Parameters
+from sortition.sampling.rules import Constrain, FrequencyPenalty, Temperature, TopP
+from sortition.sampling.sampler import Sampler
 
 ROWS: Final = (1, 8, 32, 64, 128, 256, 512)
 DTYPES: Final = (torch.bfloat16, torch.float32)
@@ -79,6 +83,7 @@ def run(clock: Clock) -> dict[str, Any]:
     report: dict[str, Any] = {"machine": _machine(), "bandwidth": bandwidth()}
     report["equality"] = [equality(*part, clock) for part in COMPARED]
     report["graph"] = graph_draws_the_same()
+    report["sampler"] = sampler_waits_for_nothing()
     report["points"] = []
     for dtype in DTYPES:
         for rows in ROWS:
@@ -224,6 +229,31 @@ def graph_draws_the_same() -> dict[str, Any]:
     graph.replay()
     differs = different_rows(captured.to(torch.device("cpu")), work().to(torch.device("cpu")))
     return {"rows": 64, "different": int(differs.sum()), "waits": False}
+
+
+def sampler_waits_for_nothing(rows: int = 32, steps: int = 20) -> dict[str, Any]:
+    """That a sampler with a grammar generates what it does on the CPU, and that the host never waits."""
+    vocabulary = footprint.vocabulary(8_192)
+    table = json_schema({"type": "object", "properties": {"a": {"type": "string"}}}).compile(vocabulary)
+    parts = (Constrain(table), Temperature(0.8), TopP(0.95), FrequencyPenalty(0.2))
+    sampler = Sampler(*parts)
+    logits = [some_logits(rows, vocabulary.size, torch.bfloat16, seed=step) for step in range(steps)]
+    state = sampler.start(rows, seed=1, device="cuda")
+    # Kernels are compiled, and parameters uploaded, by the first draw.
+    state = sampler.advance(state, sampler(logits[0], state).tokens)
+    state = sampler.start(rows, seed=1, device="cuda")
+    drawn = []
+    with no_waiting():
+        for each in logits:
+            drawn.append(sampler(each, state).tokens)
+            state = sampler.advance(state, drawn[-1])
+    host, expected = sampler.start(rows, seed=1), []
+    on_host = Sampler(*parts, backend="cpu")
+    for each in logits:
+        expected.append(on_host(each.cpu(), host).tokens)
+        host = on_host.advance(host, expected[-1])
+    differs = torch.stack(drawn).cpu() != torch.stack(expected)
+    return {"rows": rows * steps, "different": int(differs.sum()), "waits": False}
 
 
 @contextmanager
@@ -385,7 +415,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     """The report as a table of microseconds, and how many reads of the logits ours is."""
     for part in report["equality"]:
         console.print(f"{part['rows']:,} rows of {part['width']:,}: {part['different']} unlike the CPU's")
-    console.print(f"in a graph: {report['graph']['different']} of {report['graph']['rows']} rows differ")
+    for name, what in (("graph", "in a graph"), ("sampler", "a sampler, with nobody waiting")):
+        console.print(f"{what}: {report[name]['different']} of {report[name]['rows']} rows differ")
     grid = Grid(title=f"one draw of {VOCABULARY:,} logits, microseconds ({report['machine']['gpu']})")
     for title in ("dtype", "rows", "setting", "one read", "ours", "reads", "host", *PEERS):
         grid.add_column(title, justify="left" if title in ("dtype", "setting") else "right")

@@ -42,7 +42,7 @@ TEXT: Final = 4096
 MODULES: Final = (vllm_device, device, device_constraint)
 """From where kernels are launched."""
 
-KERNELS: Final = (
+KERNELS: Final[tuple[str, ...]] = (
     *("advance", "mask", "judge", "apply"),
     *("edit", "scan", "select", "finish", "elect", "leave"),
 )
