@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import gzip
 import itertools
 import json
@@ -431,7 +432,10 @@ simple_keywords = st.sampled_from(
         ("multipleOf", st.sampled_from([1, 2, 0.5])),
         ("minLength", count),
         ("maxLength", count),
-        ("pattern", st.sampled_from(["a", "^a", "b$", "^(a|b)*$", "."])),
+        ("pattern", st.sampled_from(["a", "^a", "b$", "^(a|b)*$", ".", "^(?!a)", "(?=.b)a"])),
+        ("uniqueItems", st.booleans()),
+        ("minContains", count),
+        ("maxContains", count),
         ("minItems", count),
         ("maxItems", count),
         ("required", st.lists(names, min_size=1, max_size=2, unique=True)),
@@ -449,6 +453,7 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, Any]
         *(st.tuples(st.just(name), some) for name in ("anyOf", "allOf", "oneOf", "prefixItems")),
         *(st.tuples(st.just(name), inner) for name in ("not", "items", "contains", "additionalProperties")),
         *(st.tuples(st.just(name), inner) for name in ("if", "then", "else", "propertyNames")),
+        *(st.tuples(st.just(name), inner) for name in ("unevaluatedProperties", "unevaluatedItems")),
         st.tuples(st.just("properties"), st.dictionaries(names, inner, max_size=3)),
         st.tuples(
             st.just("patternProperties"), st.dictionaries(st.sampled_from(["a", "^b"]), inner, max_size=2)
@@ -469,7 +474,10 @@ a_schema = st.recursive(
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schema=a_schema, shared=st.lists(simple_keyword, max_size=2).map(dict))
 def test_drawn_schemas(schema: Any, shared: dict[str, Any]) -> None:
-    """A schema that compiles gives every small value the verdict of a validator, in some order of keys."""
+    """A schema that compiles gives every small value the verdict of a validator, in some order of keys.
+
+    And a validator accepts whatever the machine writes.
+    """
     if isinstance(schema, dict):
         schema = {**schema, "$defs": {"a": shared}}
     validator = jsonschema.Draft202012Validator(schema)
@@ -485,6 +493,10 @@ def test_drawn_schemas(schema: Any, shared: dict[str, Any]) -> None:
     for value in VALUES:
         accepted = any(accepts(grammar, json.dumps(order)) for order in orders(value))
         assert accepted == (value in valid and any(value is each for each in valid)), value
+    exact = jsonschema.Draft202012Validator(json.loads(json.dumps(schema), parse_float=Decimal))
+    with decimal.localcontext(prec=400):
+        for text in itertools.islice(words(grammar, random.Random(5), tries=8), 4):
+            assert exact.is_valid(json.loads(text, parse_float=Decimal)), text
 
 
 def orders(value: Any) -> Iterator[Any]:
@@ -499,13 +511,13 @@ def orders(value: Any) -> Iterator[Any]:
         yield value
 
 
-def words(grammar: Grammar, draw: random.Random) -> Iterator[str]:
-    """Random texts of the language, by walking the machine."""
+def words(grammar: Grammar, draw: random.Random, tries: int = 10_000) -> Iterator[str]:
+    """Random texts of the language, by walking the machine so many times."""
     machine = grammar.machine
     columns = [
         [byte for byte in range(256) if machine.byte_class[byte] == c] for c in range(machine.move.shape[1])
     ]
-    while True:
+    for _ in range(tries):
         walk, text = Walk(machine), b""
         while len(text) < 300 and not (walk.can_end and draw.random() < 0.5):
             bytes_ = [draw.choice(column) for column in columns]
