@@ -127,7 +127,7 @@ class Logic:
             if current in requirements or current in self._possible:
                 continue
             try:
-                requirements[current] = list(self._requirements(current))
+                requirements[current] = _until_free(self._requirements(current))
             except _Unfinished:
                 requirements[current] = [()]
                 certain = False
@@ -432,6 +432,16 @@ def _constant(schema: Schema, value: object) -> Schema:
 def _a_choice(schema: Schema) -> str | None:
     """A keyword of the schema that makes a choice, for errors."""
     return next((keyword for keyword in CHOOSING if keyword in schema.keywords), None)
+
+
+def _until_free(ways: Iterator[tuple[Terms, ...]]) -> list[tuple[Terms, ...]]:
+    """The ways to build a value, up to one that needs nothing."""
+    found = []
+    for way in ways:
+        found.append(way)
+        if not way:
+            break
+    return found
 
 
 def _exists(exists: Callable[[_Set], bool], members: _Set) -> bool:
