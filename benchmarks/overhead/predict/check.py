@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sortition.benchmarks.overhead.hf import TransformersEngine
 from sortition.benchmarks.overhead.load import Load
 from sortition.benchmarks.overhead.predict.prediction import CLAIMED, Point, Prediction, Tier
-from sortition.benchmarks.overhead.predict.predictor import Predictor, decode_of
-from sortition.benchmarks.overhead.stopwatch import Stopwatch
+from sortition.benchmarks.overhead.predict.predictor import Predictor
+from sortition.benchmarks.overhead.predict.replay import forward
 
-HELD_OUT: Final = (Point(1, 64), Point(1, 512), Point(2, 256), Point(8, 64))
+HELD_OUT: Final = (Point(1, 32), Point(1, 128), Point(4, 32), Point(8, 32))
 """One row and several, short and long: on CPUs and GPUs alike, they run different kernels."""
 
-TOKENS: Final = 8
-"""That the model writes at each point: seven decode steps, of which the median counts."""
+MODEL: Final = "model"
+"""The name of the model among what is measured in turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Checked:
     """A point at which the model was measured.
 
     Attributes:
-        measured: milliseconds of a decode step.
+        measured: milliseconds of a decode step of the model, without drawing and the host's own work.
         predicted: of the same step, by tier.
     """
 
@@ -34,7 +34,7 @@ class Checked:
 
     def error(self, tier: Tier) -> float:
         """How much longer the prediction is than the step, as a share of the step."""
-        return self.predicted[tier].milliseconds / self.measured - 1
+        return self.predicted[tier].model_milliseconds / self.measured - 1
 
     def as_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -42,6 +42,9 @@ class Checked:
             "batch": self.point.batch,
             "context": self.point.context,
             "measured ms": round(self.measured, 4),
+            "predicted ms": {
+                tier: round(each.model_milliseconds, 4) for tier, each in self.predicted.items()
+            },
             "predicted": [each.as_json() for each in self.predicted.values()],
             "error": {tier: round(self.error(tier), 4) for tier in self.predicted},
         }
@@ -50,15 +53,15 @@ class Checked:
 def check(
     engine: TransformersEngine, predictor: Predictor, points: Sequence[Point], load: Load
 ) -> list[Checked]:
-    """Measure the model at each point, once before the prediction is measured and once after it."""
+    """Measure the model at each point, in turns with what its prediction is made of.
+
+    So both have met with the same disturbances. No figure of the model goes into the prediction.
+    """
     found = []
     for point in points:
-        # In the middle of the run, the cache holds as much as the point says.
-        asked = replace(load, batch=point.batch, context=max(1, point.context - TOKENS // 2), tokens=TOKENS)
-        before = _decode(engine, predictor, asked)
-        predicted = predictor.decode(point, load)
-        after = _decode(engine, predictor, asked)
-        found.append(Checked(point, (before + after) / 2, predicted))
+        taken = predictor.beside(point, {MODEL: forward(engine.model, point)})
+        measured = taken.pop(MODEL)
+        found.append(Checked(point, measured, predictor.decode(point, load, taken)))
     return found
 
 
@@ -75,9 +78,3 @@ def claims(checked: Sequence[Checked]) -> dict[str, Any]:
         }
         for tier, error in worst.items()
     }
-
-
-def _decode(engine: TransformersEngine, predictor: Predictor, load: Load) -> float:
-    stopwatch = Stopwatch()
-    engine.run(load, stopwatch)
-    return decode_of(stopwatch, predictor.clock).total

@@ -45,6 +45,11 @@ class Prediction:
         return sum(self.terms.values())
 
     @property
+    def model_milliseconds(self) -> float:
+        """Of the model alone, without drawing and the host's own work."""
+        return sum(value for name, value in self.terms.items() if name not in (SAMPLER, HOST))
+
+    @property
     def tokens_per_second(self) -> float:
         """Of all rows together."""
         return 1000 * self.point.batch / self.milliseconds

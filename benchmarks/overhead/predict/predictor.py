@@ -9,7 +9,8 @@ is taken off again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from sortition.benchmarks.overhead.predict.prediction import (
     Prediction,
     Tier,
 )
-from sortition.benchmarks.overhead.predict.replay import Replay, ghost
+from sortition.benchmarks.overhead.predict.replay import Replay, forward, ghost
 from sortition.benchmarks.overhead.predict.shape import Shape
 from sortition.benchmarks.overhead.stopwatch import Stopwatch
 
@@ -42,14 +43,6 @@ TOKENS: Final = 10
 """That a ghost writes: nine decode steps, of which the median counts."""
 
 ROUNDS: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Milliseconds of one step, as they were measured."""
-
-    linears: float
-    attention: float
 
 
 class Predictor:
@@ -77,14 +70,19 @@ class Predictor:
         self._measured = cache(self._measure)
         self._rest = cache(self._measure_rest)
 
-    def decode(self, point: Point, load: Load) -> dict[Tier, Prediction]:
+    def decode(
+        self, point: Point, load: Load, measured: Mapping[str, float] | None = None
+    ) -> dict[Tier, Prediction]:
         """A decode step of so many rows after so many tokens, by both tiers.
 
         Args:
             load: how tokens are drawn, and what holds them to a grammar.
+            measured: what `beside` has given for this point; by default it is measured now.
         """
         rest = self._rest(replace(load, batch=point.batch, context=GHOST_CONTEXT, tokens=TOKENS))
-        terms = self._measured(point)
+        found = self._measured(point) if measured is None else measured
+        launch = found["ghost"] - found["ghost's linears"] - found["ghost's attention"]
+        rest = {LAUNCH: max(launch, 0.0), **rest}
         number = self._number
         size, limits = self.shape, self.calibration
         reading = number * size.multiplied / limits.bandwidth
@@ -96,7 +94,7 @@ class Predictor:
             matrices: 1000 * max(reading, computing),
             ATTENTION: 1000 * (2 * cached / limits.copying + cached / limits.bandwidth),
         }
-        replayed = {matrices: terms.linears, ATTENTION: terms.attention}
+        replayed = {matrices: found["linears"], ATTENTION: found["attention"]}
         return {
             "calibrated": Prediction("calibrated", point, calibrated | rest),
             "op replay": Prediction("op replay", point, replayed | rest),
@@ -116,44 +114,45 @@ class Predictor:
         reading = self._number * self.shape.multiplied / self.calibration.bandwidth
         computing = 2 * self.shape.multiplied * tokens / self.calibration.operations
         matrices = BANDWIDTH if reading >= computing else COMPUTE
+        ghost = self._measured(Point(1, GHOST_CONTEXT))
+        launch = ghost["ghost"] - ghost["ghost's linears"] - ghost["ghost's attention"]
         terms = {matrices: 1000 * seconds["linears"], ATTENTION: 1000 * seconds["attention"]}
-        return Prediction("op replay", Point(1, tokens), terms | rest)
+        return Prediction("op replay", Point(1, tokens), {**terms, LAUNCH: max(launch, 0.0), **rest})
 
     @property
     def _number(self) -> int:
         return torch.empty(0, dtype=getattr(torch, self.dtype)).element_size()
 
-    def _measure(self, point: Point) -> Terms:
+    def _measure(self, point: Point) -> dict[str, float]:
+        return self.beside(point, {})
+
+    def beside(self, point: Point, others: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+        """Milliseconds of what a step is predicted from, and of other work in turns with it."""
+        start = Point(point.batch, GHOST_CONTEXT)
         seconds = in_turns(
             {
                 "linears": self._replay.linears(point.batch, point.batch),
                 "attention": self._replay.attention(point),
+                "ghost": forward(self._ghost.model, start),
+                "ghost's linears": self._ghost_replay.linears(point.batch, point.batch),
+                "ghost's attention": self._ghost_replay.attention(start),
+                **others,
             },
             self._device,
             self._rounds,
         )
-        return Terms(1000 * seconds["linears"], 1000 * seconds["attention"])
+        return {name: 1000 * value for name, value in seconds.items()}
 
     def _measure_rest(self, load: Load) -> dict[str, float]:
-        """What is neither a matrix product nor attention: launching, drawing, and the host's own work."""
+        """What the model has no part in: drawing, and the host's own work."""
         self._ghost.run(load, Stopwatch())
         stopwatch = Stopwatch()
         self._ghost.run(load, stopwatch)
         step = decode_of(stopwatch, self.clock)
-        own = in_turns(
-            {
-                "linears": self._ghost_replay.linears(load.batch, load.batch),
-                "attention": self._ghost_replay.attention(Point(load.batch, GHOST_CONTEXT)),
-            },
-            self._device,
-            self._rounds,
-        )
-        running = step.parts[parts.FORWARD] + step.parts[parts.LOGITS] - 1000 * sum(own.values())
         drawing = sum(value for name, value in step.parts.items() if parts.is_decision(name))
-        keeping = sum(
-            step.parts.get(name, 0.0) for name in (parts.INPUTS, parts.BOOKKEEPING, parts.DETOKENISE)
-        )
-        return {LAUNCH: max(running, 0.0), SAMPLER: drawing, HOST: keeping + step.unexplained}
+        kept = (parts.INPUTS, parts.BOOKKEEPING, parts.DETOKENISE)
+        keeping = sum(step.parts.get(name, 0.0) for name in kept)
+        return {SAMPLER: drawing, HOST: keeping + step.unexplained}
 
 
 def decode_of(stopwatch: Stopwatch, clock: Clock) -> Breakdown:

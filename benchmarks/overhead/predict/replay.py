@@ -110,3 +110,18 @@ def ghost(config: Any) -> Any:
         if hasattr(small.get_text_config(), name):
             setattr(small.get_text_config(), name, value)
     return small
+
+
+def forward(model: Any, point: Point) -> Callable[[], None]:
+    """A decode step of the model itself, after a context of random tokens; it may be done again and again."""
+    size, device = model.get_input_embeddings().weight.shape[0], model.device
+    with torch.inference_mode():
+        ids = torch.randint(size, (point.batch, point.context), device=device)
+        kept = model(ids, use_cache=True, logits_to_keep=1).past_key_values
+    token = ids[:, -1:]
+
+    def work() -> None:
+        model(token, past_key_values=kept, use_cache=True, logits_to_keep=1)
+        kept.crop(-1)
+
+    return work

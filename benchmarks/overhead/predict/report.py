@@ -99,14 +99,14 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(f"{engine['model']}, {engine['dtype']} on {engine['device']}, {engine['threads']} threads")
     console.print(", ".join(f"{name} {value}" for name, value in report["machine"].items()))
     console.print(f"torch {engine['torch']}, transformers {engine['transformers']}")
-    grid = Grid(title="decode steps that no prediction has seen", title_justify="left")
+    grid = Grid(title="the model's decode steps, which no prediction has seen", title_justify="left")
     for title in ("batch", "context", "measured, ms", "calibrated", "op replay", "binds"):
         grid.add_column(title, justify="right")
     for each in report["held out"]:
         by_tier = {found["tier"]: found for found in each["predicted"]}
         grid.add_row(
             *(str(each["batch"]), str(each["context"]), f"{each['measured ms']:.1f}"),
-            *(f"{by_tier[tier]['ms']:.1f} ({each['error'][tier]:+.0%})" for tier in by_tier),
+            *(f"{each['predicted ms'][tier]:.1f} ({each['error'][tier]:+.0%})" for tier in by_tier),
             by_tier[TABLED]["binds"],
         )
     console.print(grid)
