@@ -28,7 +28,8 @@ def test_in_bfloat16_bisection_and_intervention_agree() -> None:
     # Which conditions differ is up to the processor; whatever does is explained.
     for each in found.attributions:
         assert each.conclusion == "confirmed", each.sentence
-        assert each.interventions[0].mended == each.operation.rpartition(".")[2] if each.operation else False
+        assert each.operation is not None
+        assert each.interventions[0].mended == each.operation.rpartition(".")[2]
     if not found.attributions:
         assert found.verdict.headline.startswith("No difference")
 
