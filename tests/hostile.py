@@ -43,7 +43,7 @@ def schema(make: Callable[[], Any]) -> Callable[[], so.Grammar]:
 
 
 INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
-    "anyOf 3^9": schema(lambda: nested(9, "k")),
+    "anyOf 3^8": schema(lambda: nested(8, "k")),
     "anyOf product": schema(
         lambda: {"allOf": [{"anyOf": [{"required": [f"{i} {j}"]} for j in range(4)]} for i in range(12)]}
     ),
