@@ -8,6 +8,11 @@ machine after its last byte, which is either
   the state of the caller. Only the states to which this ending can return matter to that map, so it speaks
   of no others: otherwise the rest of a token would tell tokens apart that do the same.
 
+Where bytes test what their frame has counted, all tests along a token come down to one *guard*: bounds of the
+count with which the token begins, and what the token adds to it. Frames that the token itself enters count
+from 0, so their tests are decided here. A map then has elements for a state, one after the other, whose
+guards share no count.
+
 Maps are built byte by byte. Equal maps are one map (compared exactly), and each (map, byte class) is
 composed once, so 128k tokens cost a few thousand compositions and fall into a few hundred maps. The walk is
 level by level: all compositions of one depth of the trie are a handful of numpy calls.
@@ -15,6 +20,7 @@ level by level: all compositions of one depth of the trie are a handful of numpy
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -23,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sortition.grammars.errors import TooLarge
+from sortition.grammars.machine import ENDLESS
 
 if TYPE_CHECKING:
     from sortition.grammars.machine import Machine
@@ -43,6 +50,9 @@ DEAD: Final = -1
 
 UNKNOWN: Final = -2
 """A composition not made yet."""
+
+NO_GUARD: Final = 0
+"""The guard that always holds and adds nothing."""
 
 NOWHERE: Final = -2
 """Target of an element whose state does not survive."""
@@ -69,12 +79,15 @@ class Composition:
         map_of_token: int32 [vocabulary], `DEAD` for a token that is accepted nowhere.
         start: int64 [maps + 1], where each map's elements begin.
         elements: int32 [3, elements]: source state (ascending within a map), target, effect. Effect >= 0 is
-            the number of the pushed string, and target the state; effect < 0 is ``~ending`` of the frame
-            that was left, and target the map of the remainder, or `SELF`.
+            the number of the pushed string, and target the state; effect < 0 is ``~(guard * endings +
+            ending)`` of the frame that was left, and target the map of the remainder, or `SELF`.
         identities: maps below this number change nothing; the first is defined everywhere, the others where
             some ending returns to.
-        push_parent, push_site: int32 [strings]; a string of call sites is its parent with one more site on
-            top. String 0 is empty.
+        push_parent, push_site, push_count: int32 [strings]; a string of call sites is its parent with one
+            more site on top, above which the frame has counted so far. Empty strings have parent -1 and, for
+            their count, a guard; string 0 is empty and has guard 0.
+        guards: int32 [3, guards]: least and greatest count, and what is added to it. Guard 0 always holds and
+            adds nothing.
     """
 
     map_of_token: Ints
@@ -83,6 +96,14 @@ class Composition:
     identities: int
     push_parent: Ints
     push_site: Ints
+    push_count: Ints
+    guards: Ints
+
+    @property
+    def ends(self) -> Flags:
+        """bool [strings]: which strings are empty."""
+        empty: Flags = self.push_parent < 0
+        return empty
 
 
 def compose(machine: Machine, trie: Trie, kind: type[Composer] | None = None) -> Composition:
@@ -108,17 +129,23 @@ class Composer:
         self._call = machine.call.reshape(-1)
         self._ending = machine.ending
         self._returns = np.where(machine.returns >= 0, machine.returns, np.int32(NOWHERE))
+        self._endings = len(machine.returns)
+        self._test, self._step, self._cuts = machine.test, machine.step, machine.cuts
         self._leaf = machine.leaves
         to_leaf = (machine.move >= 0) & self._leaf[machine.move]
         lapses = (machine.move < 0) & (machine.ending[:, None] >= 0)
         unmoved = np.where(machine.move >= 0, machine.move, NOWHERE)
-        plain = np.where((machine.call >= 0) | to_leaf | lapses, SPECIAL, unmoved)
+        to_test = (machine.move >= 0) & (machine.test[machine.move] >= 0)
+        plain = np.where((machine.call >= 0) | to_leaf | to_test | lapses, SPECIAL, unmoved)
         self._plain = plain.astype(np.int32).reshape(-1)
         self._return_start, self._return_state = self._returned()
 
-        self._pushed: dict[tuple[int, int], int] = {}
-        self._push_parent = np.zeros(1, np.int32)
+        self._pushed: dict[tuple[int, int, int], int] = {(-1, -1, NO_GUARD): NO_PUSH}
+        self._push_parent = np.full(1, -1, np.int32)
         self._push_site = np.full(1, -1, np.int32)
+        self._push_count = np.full(1, NO_GUARD, np.int32)
+        self._guard_number: dict[tuple[int, int, int], int] = {(0, ENDLESS, 0): NO_GUARD}
+        self._guards = np.array([[0], [ENDLESS], [0]], np.int32)
         self._number: dict[bytes, int] = {}
         self._count = 0
         self._start = np.zeros(1024, np.int64)
@@ -159,7 +186,7 @@ class Composer:
         """The identity, and for each ending the identity of the states that matter to it."""
         returned = np.zeros(self._states, np.bool_)
         returned[self._return_state] = True
-        source = np.flatnonzero(~self._leaf | returned)
+        source = np.flatnonzero((~self._leaf & (self._test < 0)) | returned)
         leaf = self._leaf[source]
         # In a leaf the frame is over: whoever returned there leaves it at once.
         target = np.where(leaf, SELF, source).astype(np.int32)
@@ -185,6 +212,8 @@ class Composer:
             self._identities,
             self._push_parent,
             self._push_site,
+            self._push_count,
+            self._guards,
         )
 
     def word(self, text: bytes) -> int:
@@ -237,7 +266,19 @@ class Composer:
             pair = np.searchsorted(ends, special, side="right")
             target = self._elements[1].take(at.take(special)).astype(np.int64)
             began = maps[pair] < self._identities
-            to[special], effect[special] = self._read(began, target, effect[special], units[pair])
+            owner, target, found = self._read(began, target, effect[special], units[pair])
+            to[special], effect[special] = target[: len(special)], found[: len(special)]
+            if len(owner) > len(special):
+                # Elements that a test has split: the other parts come after the first.
+                more = special[owner[len(special) :]]
+                order = np.argsort(np.append(np.arange(len(at)), more), kind="stable")
+                at = np.append(at, at[more])[order]
+                to = np.append(to, target[len(special) :])[order]
+                effect = np.append(effect, found[len(special) :])[order]
+                sizes = sizes + np.bincount(pair[owner[len(special) :]], minlength=len(sizes))
+                ends = np.cumsum(sizes)
+                special = np.flatnonzero(effect < 0)
+                pair = np.searchsorted(ends, special, side="right")
             self._drop_unreturnable(special, pair, at, ends - sizes, sizes, to, effect)
         self._reserve(len(maps), len(at))
         return self._numbered(at, to, effect, sizes)
@@ -308,8 +349,13 @@ class Composer:
         if elements > ELEMENT_BUDGET:
             raise TooLarge(f"the tokens need a table of more than {ELEMENT_BUDGET:,} entries")
 
-    def _read(self, began: Flags, target: Wide, effect: Ints, unit: Wide) -> tuple[Ints, Ints]:
-        """Target and effect of elements after one more byte, target `NOWHERE` where it cannot be read."""
+    def _read(self, began: Flags, target: Wide, effect: Ints, unit: Wide) -> tuple[Wide, Wide, Wide]:
+        """Elements after one more byte: which each was, its target and its effect.
+
+        The target is `NOWHERE` where the byte cannot be read. What tests make of one element comes after all
+        others, in ascending order of the count.
+        """
+        owner, effect = np.arange(len(target)), effect.astype(np.int64)
         remains = (effect < 0) & (target != SELF)
         waiting = np.flatnonzero(effect >= 0)
         while waiting.size:
@@ -317,9 +363,25 @@ class Composer:
             moved = self._move[cell] >= 0
             going, cell, stuck = waiting[moved], cell[moved], waiting[~moved]
             target[going] = self._move[cell]
+            tested = self._test[target[going]] >= 0
+            if tested.any():
+                which, state, outcome, string = self._outcomes(target[going[tested]], effect[going[tested]])
+                at = going[tested]
+                target[at] = NOWHERE
+                # The first outcome of each takes its place.
+                first = np.append(True, which[1:] != which[:-1])[: len(which)]
+                places = at[which]
+                places[~first] = len(owner) + np.arange(len(which) - first.sum())
+                more = at[which[~first]]
+                owner, unit = np.append(owner, owner[more]), np.append(unit, unit[more])
+                target, effect = np.append(target, target[more]), np.append(effect, effect[more])
+                began, remains = np.append(began, began[more]), np.append(remains, remains[more])
+                going = np.append(going[~tested], places)
+                cell = np.append(cell[~tested], state * self._columns + outcome)
+                target[places], effect[places] = self._move[cell[len(cell) - len(places) :]], string
             site = self._call[cell]
             calls = site >= 0
-            effect[going[calls]] = self._push(effect[going[calls]], site[calls])
+            effect[going[calls]] = self._push(effect[going[calls]], site[calls], 0)
             ended = going[self._leaf[target[going]]]
             while ended.size:
                 ended = self._pop(ended, target, effect)
@@ -328,23 +390,54 @@ class Composer:
             lapses = self._ending[target[stuck]] >= 0
             target[stuck[~lapses]] = NOWHERE
             stuck = stuck[lapses]
-            outermost = stuck[effect[stuck] == NO_PUSH]
+            outermost = stuck[self._push_parent[effect[stuck]] < 0]
             waiting = self._pop(stuck, target, effect)
             remains[outermost] = True
             target[outermost[began[outermost]]] = SELF
         left = np.flatnonzero(remains & (target >= 0))
         target[left] = self.step(target[left], unit[left])
         target[left[target[left] == DEAD]] = NOWHERE
-        return target.astype(np.int32), effect
+        return owner, target, effect
 
-    def _pop(self, at: Wide, target: Wide, effect: Ints) -> Wide:
+    def _outcomes(self, state: Wide, string: Wide) -> tuple[Wide, Wide, Wide, Wide]:
+        """What comes of states with tests, given the strings so far: all that is possible.
+
+        Returns which of them it is of, ascending; that state, the outcome, and the string afterwards.
+        """
+        test = self._test[state]
+        cuts = self._cuts[test].astype(np.int64)
+        begin = np.pad(cuts, ((0, 0), (1, 0)))
+        end = np.pad(cuts, ((0, 0), (0, 1)), constant_values=ENDLESS)
+        empty = self._push_parent[string] < 0
+        low, high, added = self._guards[:, np.where(empty, self._push_count[string], NO_GUARD)].astype(np.int64)
+        # What the token has entered itself has counted to one number so far.
+        low, high = (np.where(empty, bound, 0) for bound in (low, high))
+        added = np.where(empty, added, self._push_count[string]) + self._step[test]
+        low = np.maximum(low[:, None], begin - added[:, None])
+        high = np.minimum(high[:, None], np.where(end == ENDLESS, ENDLESS, end - 1 - added[:, None]))
+        columns = np.arange(begin.shape[1])
+        leads = self._move[state[:, None] * self._columns + np.minimum(columns, self._columns - 1)] >= 0
+        possible = leads & (columns < self._columns) & (begin < end) & (low <= high)
+        which, outcome = np.nonzero(possible)
+        after = np.empty(len(which), np.int64)
+        open_count = empty[which]
+        after[open_count] = self._guarded(
+            np.stack([low[which, outcome], high[which, outcome], added[which]])[:, open_count]
+        )
+        inner = which[~open_count]
+        after[~open_count] = self._push(
+            self._push_parent[string[inner]], self._push_site[string[inner]], added[inner]
+        )
+        return which, state[which], outcome, after
+
+    def _pop(self, at: Wide, target: Wide, effect: Wide) -> Wide:
         """End the innermost frame of the elements `at`; those that go on in a caller's state are returned."""
-        inner = effect[at] != NO_PUSH
+        inner = self._push_parent[effect[at]] >= 0
         outermost, at = at[~inner], at[inner]
         ending = self._ending[target[outermost]]
         rest = self._identity_of_ending[ending]
         target[outermost] = np.where(rest == DEAD, NOWHERE, rest)
-        effect[outermost] = ~ending
+        effect[outermost] = ~(self._bounds(effect[outermost]) * self._endings + ending)
         if at.size:
             top = effect[at]
             target[at] = self._returns[self._ending[target[at]], self._push_site[top]]
@@ -352,20 +445,50 @@ class Composer:
             at = at[target[at] >= 0]
         return at
 
-    def _push(self, strings: Wide, sites: Ints) -> Wide:
-        """The numbers of these strings with these sites on top."""
+    def _bounds(self, strings: Wide) -> Wide:
+        """The guards of empty strings, but without what is added: the frame that counted is left."""
+        guards = self._push_count[strings].astype(np.int64)
+        adds = np.flatnonzero(self._guards[2, guards])
+        if adds.size:
+            low, high, _ = self._guards[:, guards[adds]]
+            without = self._guarded(np.stack([low, high, np.zeros_like(low)]))
+            guards[adds] = self._push_count[without]
+        return guards
+
+    def _guarded(self, guards: NDArray[np.integer]) -> Wide:
+        """The numbers of the empty strings with these guards: least and greatest count, and what is added."""
+        distinct, which = np.unique(guards, axis=1, return_inverse=True)
+        before = len(self._guard_number)
+        numbers = [
+            self._guard_number.setdefault(guard, len(self._guard_number))
+            for guard in zip(*distinct.tolist(), strict=True)
+        ]
+        new = list(self._guard_number)[before:]
+        if new:
+            self._guards = np.append(self._guards, np.array(new, np.int32).T, axis=1)
+        return self._strings([(-1, -1, number) for number in numbers])[which.reshape(-1)]
+
+    def _push(self, strings: NDArray[np.integer], sites: Ints, counts: NDArray[np.integer] | int) -> Wide:
+        """The numbers of these strings with these sites on top, above which so much has been counted."""
         if not strings.size:
-            return strings
-        width = self._returns.shape[1]
-        keys, which = np.unique(strings * width + sites, return_inverse=True)
-        pairs = [divmod(key, width) for key in keys.tolist()]
+            return strings.astype(np.int64)
+        width, most = self._returns.shape[1], int(np.max(counts)) + 1
+        keys, which = np.unique((strings * width + sites) * most + counts, return_inverse=True)
+        return self._strings(
+            [(*divmod(key // most, width), key % most) for key in keys.tolist()]
+        )[which]
+
+    def _strings(self, strings: Sequence[tuple[int, int, int]]) -> Wide:
+        """The numbers of strings, each given by its parent, the site on top and the count above it."""
         before = len(self._pushed)
-        numbers = [self._pushed.setdefault(pair, len(self._pushed) + 1) for pair in pairs]
-        if len(self._pushed) > before:
-            new = list(self._pushed)[before:]
-            self._push_parent = np.append(self._push_parent, np.array([p for p, _ in new], np.int32))
-            self._push_site = np.append(self._push_site, np.array([s for _, s in new], np.int32))
-        return np.array(numbers, np.int64)[which]
+        numbers = [self._pushed.setdefault(string, len(self._pushed)) for string in strings]
+        new = list(self._pushed)[before:]
+        if new:
+            parent, site, count = np.array(new, np.int32).T
+            self._push_parent = np.append(self._push_parent, parent)
+            self._push_site = np.append(self._push_site, site)
+            self._push_count = np.append(self._push_count, count)
+        return np.array(numbers, np.int64)
 
     def _drop_unreturnable(
         self, special: Wide, pair: Wide, at: Wide, begin: Wide, sizes: Wide, to: Ints, effect: Ints
@@ -385,7 +508,7 @@ class Composer:
             domains = np.zeros((len(owners), self._states), np.bool_)
             domains[within[alive], self._elements[0][at[place[alive]]]] = True
             while itself.size:
-                returnable = self._meets(domains, row, ~effect[itself])
+                returnable = self._meets(domains, row, ~effect[itself] % self._endings)
                 if not returnable.any():
                     break
                 to[itself[returnable]] = SELF

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from sortition.grammars.compose import (
     DEAD,
     IDENTITY,
-    NO_PUSH,
     NOWHERE,
     SELF,
     SPECIAL,
@@ -26,6 +25,8 @@ from sortition.grammars.compose import (
     Ints,
     Wide,
 )
+
+from sortition.grammars.machine import ENDLESS
 
 if TYPE_CHECKING:
     from sortition.grammars.machine import Machine
@@ -59,112 +60,216 @@ def _borrowed(_: Any, array: Any) -> Any:
 
 
 @numba.njit(nogil=True)
-def _push_slot(strings: Any, below: int, site: int) -> Any:
-    """The slot of the string `below` with this site on top, or the empty one where it would be."""
-    parent, sites, slots, _ = strings
+def _string_slot(strings: Any, below: int, site: int, counted: int) -> Any:
+    """The slot of the string `below` with this site and count on top, or the empty one where it would be."""
+    parent, sites, counts, slots, _ = strings
     last = len(slots) - 1
-    code = (_FIRST ^ np.uint64(below)) * _FACTOR
-    code = (code ^ (code >> _SHIFT) ^ np.uint64(site)) * _FACTOR
+    code = (_FIRST ^ np.uint64(np.int64(below))) * _FACTOR
+    code = (code ^ (code >> _SHIFT) ^ np.uint64(np.int64(site))) * _FACTOR
+    code = (code ^ (code >> _SHIFT) ^ np.uint64(counted)) * _FACTOR
     slot = np.int64((code ^ (code >> _SHIFT)) & np.uint64(last))
-    while slots[slot] >= 0 and (parent[slots[slot]] != below or sites[slots[slot]] != site):
+    while slots[slot] >= 0 and (
+        parent[slots[slot]] != below or sites[slots[slot]] != site or counts[slots[slot]] != counted
+    ):
         slot = (slot + 1) & last
     return slot
 
 
 @numba.njit(nogil=True)
-def _push(strings: Any, below: int, site: int) -> Any:
-    """The number of the string `below` with this site on top."""
-    parent, sites, slots, count = strings
-    slot = _push_slot(strings, below, site)
+def _push(strings: Any, below: int, site: int, counted: int) -> Any:
+    """The number of the string `below` with this site and count on top."""
+    parent, sites, counts, slots, count = strings
+    slot = _string_slot(strings, below, site, counted)
     if slots[slot] < 0:
         parent[count[0]] = below
         sites[count[0]] = site
+        counts[count[0]] = counted
         slots[slot] = count[0]
         count[0] += 1
     return np.int64(slots[slot])
 
 
 @numba.njit(nogil=True)
-def _read(machine: Any, strings: Any, state: Any, string: Any, unit: int) -> Any:
-    """What becomes of a state and a string after one more byte: target, effect, and whether the byte is left.
-
-    The target is `NOWHERE` where it cannot be read, and the identity of the ending where the frame is left.
-    """
-    move, call, ending, leaf, returns, identity_of_ending = machine[:6]
-    lapsed = False
-    while move[state, unit] < 0:
-        # The frame lapses: its caller reads the byte.
-        its = ending[state]
-        if its < 0:
-            return np.int64(NOWHERE), np.int64(string), False
-        if string == NO_PUSH:
-            lapsed = True
-            break
-        state = returns[its, strings[1][string]]
-        string = strings[0][string]
-        if state < 0:
-            return np.int64(NOWHERE), np.int64(string), False
-    if not lapsed:
-        if call[state, unit] >= 0:
-            string = _push(strings, string, call[state, unit])
-        state = move[state, unit]
-        while leaf[state] and string != NO_PUSH:
-            state = returns[ending[state], strings[1][string]]
-            string = strings[0][string]
-            if state < 0:
-                return np.int64(NOWHERE), np.int64(string), False
-        if not leaf[state]:
-            return np.int64(state), np.int64(string), False
-    its = ending[state]
-    rest = identity_of_ending[its]
-    return np.int64(NOWHERE if rest == DEAD else rest), np.int64(~its), lapsed
+def _guard_slot(guards: Any, low: int, high: int, added: int) -> Any:
+    """The slot of a guard, or the empty one where it would be."""
+    rows, slots, _ = guards
+    last = len(slots) - 1
+    code = (_FIRST ^ np.uint64(low)) * _FACTOR
+    code = (code ^ (code >> _SHIFT) ^ np.uint64(high)) * _FACTOR
+    code = (code ^ (code >> _SHIFT) ^ np.uint64(added)) * _FACTOR
+    slot = np.int64((code ^ (code >> _SHIFT)) & np.uint64(last))
+    while slots[slot] >= 0 and (
+        rows[0, slots[slot]] != low or rows[1, slots[slot]] != high or rows[2, slots[slot]] != added
+    ):
+        slot = (slot + 1) & last
+    return slot
 
 
 @numba.njit(nogil=True)
-def _compose(key: int, machine: Any, maps: Any, strings: Any, needed: Any) -> Any:
+def _guard(guards: Any, low: int, high: int, added: int) -> Any:
+    """The number of a guard."""
+    rows, slots, count = guards
+    slot = _guard_slot(guards, low, high, added)
+    if slots[slot] < 0:
+        rows[0, count[0]], rows[1, count[0]], rows[2, count[0]] = low, high, added
+        slots[slot] = count[0]
+        count[0] += 1
+    return np.int64(slots[slot])
+
+
+@numba.njit(nogil=True)
+def _reader(machine: Any, strings: Any, state: Any, string: Any, unit: int) -> Any:
+    """The state that reads a byte, and its string: frames that are over lapse.
+
+    The state is `NOWHERE` where none does, and one that cannot read where that is left to a caller.
+    """
+    move, _, ending, _, returns = machine[:5]
+    parent, sites = strings[:2]
+    while move[state, unit] < 0:
+        its = ending[state]
+        if its < 0:
+            return np.int64(NOWHERE), np.int64(string)
+        if parent[string] < 0:
+            break
+        state = returns[its, sites[string]]
+        string = parent[string]
+        if state < 0:
+            return np.int64(NOWHERE), np.int64(string)
+    return np.int64(state), np.int64(string)
+
+
+@numba.njit(nogil=True)
+def _settled(machine: Any, strings: Any, guards: Any, state: Any, string: Any) -> Any:
+    """What becomes of a state that has been reached, and its string: target and effect.
+
+    The target is `NOWHERE` where that is impossible, and the identity of the ending where the frame is left.
+    """
+    _, _, ending, leaf, returns, identity_of_ending = machine[:6]
+    parent, sites, counts = strings[:3]
+    while leaf[state] and parent[string] >= 0:
+        state = returns[ending[state], sites[string]]
+        string = parent[string]
+        if state < 0:
+            return np.int64(NOWHERE), np.int64(string)
+    if not leaf[state]:
+        return np.int64(state), np.int64(string)
+    return _left(machine, strings, guards, state, string)
+
+
+@numba.njit(nogil=True)
+def _left(machine: Any, strings: Any, guards: Any, state: Any, string: Any) -> Any:
+    """The target and the effect of leaving the frame in which the token began."""
+    ending, returns, identity_of_ending = machine[2], machine[4], machine[5]
+    rows, bounds = guards[0], np.int64(strings[2][string])
+    if rows[2, bounds] != 0:
+        bounds = _guard(guards, rows[0, bounds], rows[1, bounds], 0)
+    its = ending[state]
+    rest = identity_of_ending[its]
+    return np.int64(NOWHERE if rest == DEAD else rest), ~np.int64(bounds * len(returns) + its)
+
+
+@numba.njit(nogil=True)
+def _counted(machine: Any, strings: Any, guards: Any, state: int, outcome: int, string: Any) -> Any:
+    """The string after one outcome of a state's test, -1 if that is impossible."""
+    step, cuts = machine[11], machine[12]
+    test = machine[10][state]
+    parent, sites, counts = strings[:3]
+    width = cuts.shape[1]
+    begin = np.int64(cuts[test, outcome - 1]) if outcome else np.int64(0)
+    end = np.int64(cuts[test, outcome]) if outcome < width else np.int64(ENDLESS)
+    if begin >= end or machine[0][state, outcome] < 0:
+        return np.int64(-1)
+    if parent[string] >= 0:
+        count = counts[string] + step[test]
+        if count < begin or count >= end:
+            return np.int64(-1)
+        return _push(strings, parent[string], sites[string], count)
+    rows, before = guards[0], counts[string]
+    added = rows[2, before] + step[test]
+    low = max(np.int64(rows[0, before]), begin - added)
+    high = np.int64(rows[1, before])
+    if end != ENDLESS:
+        high = min(high, end - 1 - added)
+    if low > high:
+        return np.int64(-1)
+    return _push(strings, -1, -1, _guard(guards, low, high, added))
+
+
+@numba.njit(nogil=True)
+def _compose(key: int, machine: Any, maps: Any, strings: Any, guards: Any, needed: Any) -> Any:
     """`Composer._compose` of one map and one byte class.
 
     `WAITS` if another composition, then among the needed, has to be made first; `NO_ROOM` for want of room.
     """
+    move, call, tests = machine[0], machine[1], machine[10]
     plain, identities = machine[6], machine[7]
+    outcomes = machine[12].shape[1] + 1
     start, elements, memo, _, _, counts, seen = maps
-    columns = machine[0].shape[1]
+    columns = move.shape[1]
     number, unit = key // columns, key % columns
     began = number < identities
     first, last = start[number], start[number + 1]
     used = start[counts[0]]
+    most = (last - first) * outcomes
     if (
-        used + last - first > elements.shape[1]
+        used + most > elements.shape[1]
         or counts[0] + 2 > len(start)
-        or strings[3][0] + last - first > len(strings[0])
+        or strings[4][0] + 2 * most > len(strings[0])
+        or guards[2][0] + 2 * most > guards[0].shape[1]
     ):
         return NO_ROOM
     end = used
     itself = 0
     for place in range(first, last):
         target, effect = elements[1, place], elements[2, place]
-        left = effect < 0 and target != SELF
+        state, ways = np.int64(-1), 1
         if effect >= 0:
             moved = plain[target, unit]
-            if moved == SPECIAL:
-                moved, effect, left = _read(machine, strings, target, effect, unit)
-            target = moved
-            if target == NOWHERE:
+            if moved != SPECIAL:
+                if moved != NOWHERE:
+                    elements[0, end], elements[1, end], elements[2, end] = elements[0, place], moved, effect
+                    end += 1
                 continue
-            if left and began:
-                left, target = False, SELF
-        if left:
-            rest = memo[target * columns + unit]
-            if rest == UNKNOWN:
-                needed[0] = target * columns + unit
-                return WAITS
-            if rest == DEAD:
+            reader, string = _reader(machine, strings, target, effect, unit)
+            if reader == NOWHERE:
                 continue
-            target = rest
-        if effect < 0 and target == SELF:
-            itself += 1
-        elements[0, end], elements[1, end], elements[2, end] = elements[0, place], target, effect
-        end += 1
+            state, site = np.int64(move[reader, unit]), np.int64(call[reader, unit])
+            if state >= 0 and tests[state] >= 0:
+                ways = min(outcomes, columns)
+        for outcome in range(ways):
+            left = effect < 0 and target != SELF
+            to, how = np.int64(target), np.int64(effect)
+            if effect >= 0:
+                if state < 0:
+                    # The frame in which the token began lapses.
+                    to, how = _left(machine, strings, guards, reader, string)
+                    left = True
+                else:
+                    after, how = state, string
+                    if tests[state] >= 0:
+                        how = _counted(machine, strings, guards, state, outcome, string)
+                        if how < 0:
+                            continue
+                        after, site = np.int64(move[state, outcome]), np.int64(call[state, outcome])
+                    if site >= 0:
+                        how = _push(strings, how, site, 0)
+                    to, how = _settled(machine, strings, guards, after, how)
+                if to == NOWHERE:
+                    continue
+                if left and began:
+                    left, to = False, np.int64(SELF)
+            if left:
+                rest = memo[to * columns + unit]
+                if rest == UNKNOWN:
+                    needed[0] = to * columns + unit
+                    return WAITS
+                if rest == DEAD:
+                    continue
+                to = np.int64(rest)
+            if how < 0 and to == SELF:
+                itself += 1
+            elements[0, end], elements[1, end], elements[2, end] = elements[0, place], to, how
+            end += 1
     if itself:
         end = _without_unreturnable(machine, elements, used, end, seen, counts)
     memo[key] = _numbered(maps, used, end)
@@ -174,7 +279,7 @@ def _compose(key: int, machine: Any, maps: Any, strings: Any, needed: Any) -> An
 @numba.njit(nogil=True)
 def _without_unreturnable(machine: Any, elements: Any, used: int, end: int, seen: Any, counts: Any) -> Any:
     """`Composer._drop_unreturnable`: the end of those that are left."""
-    return_start, return_state = machine[8], machine[9]
+    return_start, return_state, endings = machine[8], machine[9], len(machine[4])
     counts[1] += 1
     mark = counts[1]
     for place in range(used, end):
@@ -186,7 +291,8 @@ def _without_unreturnable(machine: Any, elements: Any, used: int, end: int, seen
         for place in range(used, end):
             source, target, effect = elements[0, place], elements[1, place], elements[2, place]
             if effect < 0 and target == SELF and seen[source] != mark:
-                for at in range(return_start[~effect], return_start[~effect + 1]):
+                ending = ~effect % endings
+                for at in range(return_start[ending], return_start[ending + 1]):
                     if seen[return_state[at]] == mark:
                         seen[source] = mark
                         grows = True
@@ -246,13 +352,13 @@ def _numbered(maps: Any, used: int, end: int) -> Any:
 
 
 @numba.njit(nogil=True)
-def _composed(key: int, machine: Any, maps: Any, strings: Any, waiting: Any) -> Any:
+def _composed(key: int, machine: Any, maps: Any, strings: Any, guards: Any, waiting: Any) -> Any:
     """A composition, and first of all those that it needs; or `NO_ROOM`."""
     memo = maps[2]
     waiting[0] = key
     size = 1
     while size:
-        found = _compose(waiting[size - 1], machine, maps, strings, waiting[size:])
+        found = _compose(waiting[size - 1], machine, maps, strings, guards, waiting[size:])
         if found == NO_ROOM or (found == WAITS and size + 1 == len(waiting)):
             return NO_ROOM
         size += 1 if found == WAITS else -1
@@ -263,21 +369,26 @@ def _composed(key: int, machine: Any, maps: Any, strings: Any, waiting: Any) -> 
 def _walk(
     map_of_node: Any, parent: Any, unit: Any, level_start: Any, level: Any,
     move: Any, call: Any, ending: Any, leaf: Any, returns: Any, identity_of_ending: Any, plain: Any,
-    identities: int, return_start: Any, return_state: Any,
+    identities: int, return_start: Any, return_state: Any, test: Any, step: Any, cuts: Any,
     start: Any, elements: Any, memo: Any, slots: Any, hashes: Any, counts: Any, seen: Any,
-    push_parent: Any, push_site: Any, push_slots: Any, push_count: Any, waiting: Any,
+    push_parent: Any, push_site: Any, push_count: Any, push_slots: Any, pushed: Any,
+    guard: Any, guard_slots: Any, guarded: Any, waiting: Any,
 ) -> Any:  # fmt: skip
     """Find the maps of the nodes from one level on; the level for which there was no more room."""
     machine = (
         _borrowed(move), _borrowed(call), _borrowed(ending), _borrowed(leaf), _borrowed(returns),
         _borrowed(identity_of_ending), _borrowed(plain), identities, _borrowed(return_start),
-        _borrowed(return_state),
+        _borrowed(return_state), _borrowed(test), _borrowed(step), _borrowed(cuts),
     )  # fmt: skip
     maps = (
         _borrowed(start), _borrowed(elements), _borrowed(memo), _borrowed(slots), _borrowed(hashes),
         _borrowed(counts), _borrowed(seen),
     )  # fmt: skip
-    strings = _borrowed(push_parent), _borrowed(push_site), _borrowed(push_slots), _borrowed(push_count)
+    strings = (
+        _borrowed(push_parent), _borrowed(push_site), _borrowed(push_count), _borrowed(push_slots),
+        _borrowed(pushed),
+    )  # fmt: skip
+    guards = _borrowed(guard), _borrowed(guard_slots), _borrowed(guarded)
     waiting = _borrowed(waiting)
     columns = move.shape[1]
     for number in range(counts[2], counts[0]):
@@ -287,8 +398,11 @@ def _walk(
         while slots[slot] >= 0:
             slot = (slot + 1) & (len(slots) - 1)
         slots[slot] = number
-    for string in range(push_count[1], push_count[0]):
-        push_slots[_push_slot(strings, push_parent[string], push_site[string])] = string
+    for string in range(pushed[1], pushed[0]):
+        slot = _string_slot(strings, push_parent[string], push_site[string], push_count[string])
+        push_slots[slot] = string
+    for number in range(guarded[1], guarded[0]):
+        guard_slots[_guard_slot(guards, guard[0, number], guard[1, number], guard[2, number])] = number
     while level < len(level_start) - 1:
         live = False
         for node in range(level_start[level], level_start[level + 1]):
@@ -299,7 +413,7 @@ def _walk(
                 key = np.int64(before) * columns + unit[node]
                 found = np.int64(memo[key])
                 if found == UNKNOWN:
-                    found = _composed(key, machine, maps, strings, waiting)
+                    found = _composed(key, machine, maps, strings, guards, waiting)
                     if found == NO_ROOM:
                         return level
             map_of_node[node] = found
@@ -331,11 +445,14 @@ class FastComposer(Composer):
             self._identities,
             self._return_start,
             self._return_state,
+            self._test,
+            self._step,
+            self._cuts,
         )
-        # How many maps there are, a mark, and how many maps are in slots; as for strings.
+        # How many maps there are, a mark, and how many maps are in slots; and so for strings and guards.
         self._counts = np.array([self._count, 0, 0])
-        self._push_count = np.array([1, 0])
-        self._slots = self._push_slots = self._waiting = np.empty(0, np.int32)
+        self._string_count, self._guard_count = np.array([1, 0]), np.array([1, 0])
+        self._slots = self._push_slots = self._guard_slots = self._waiting = np.empty(0, np.int32)
         self._hashes = np.empty(0, np.uint64)
         self._seen = np.zeros(self._states, np.int64)
         self._grow()
@@ -365,26 +482,34 @@ class FastComposer(Composer):
             level = _walk(
                 map_of_node, parent, unit, level_start, level, *self._machine, self._start, self._elements,
                 self._memo, self._slots, self._hashes, self._counts, self._seen, self._push_parent,
-                self._push_site, self._push_slots, self._push_count, self._waiting,
+                self._push_site, self._push_count, self._push_slots, self._string_count, self._guards,
+                self._guard_slots, self._guard_count, self._waiting,
             )  # fmt: skip
             self._count = self._counts[2] = int(self._counts[0])
-            self._push_count[1] = self._push_count[0]
+            self._string_count[1], self._guard_count[1] = self._string_count[0], self._guard_count[0]
             if level == len(level_start) - 1:
                 break
             self._grow()
 
     def _grow(self) -> None:
         """Make room for twice as many maps and strings as there are."""
-        self._reserve(max(1024, self._count), max(int(self._start[self._count]), 1024) + self._states)
+        outcomes = self._cuts.shape[1] + 1
+        self._reserve(
+            max(1024, self._count), max(int(self._start[self._count]), 1024) + outcomes * self._states
+        )
         size = 1 << (2 * len(self._start)).bit_length()
         self._slots = np.full(size, -1, np.int32)
         self._hashes = np.empty(len(self._start), np.uint64)
-        strings = 2 * int(self._push_count[0]) + 2 * self._states
+        strings = 2 * int(self._string_count[0]) + 4 * outcomes * self._states
         self._push_parent = np.resize(self._push_parent, strings)
         self._push_site = np.resize(self._push_site, strings)
+        self._push_count = np.resize(self._push_count, strings)
+        guards = 2 * int(self._guard_count[0]) + 4 * outcomes * self._states
+        self._guards = np.pad(self._guards, ((0, 0), (0, guards - self._guards.shape[1])))
+        self._guard_slots = np.full(1 << (2 * guards).bit_length(), -1, np.int32)
         self._push_slots = np.full(1 << (2 * strings).bit_length(), -1, np.int32)
         self._waiting = np.empty(2 * len(self._waiting) + 64, np.int64)
-        self._counts[2], self._push_count[1] = 0, 1
+        self._counts[2] = self._string_count[1] = self._guard_count[1] = 0
 
 
 REPLACES: Final = {Composer: FastComposer}
@@ -398,7 +523,9 @@ LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _walk: (
         _NARROW, _FIXED, _WIDE, _FIXED_WIDE, types.int64,
         _TABLE, _TABLE, _NARROW, types.boolean[::1], _TABLE, _NARROW, _TABLE, types.int64, _WIDE, _WIDE,
+        _NARROW, _NARROW, _TABLE,
         _WIDE, _TABLE, _NARROW, _NARROW, types.uint64[::1], _WIDE, _WIDE,
-        _NARROW, _NARROW, _NARROW, _WIDE, _WIDE,
+        _NARROW, _NARROW, _NARROW, _NARROW, _WIDE,
+        _TABLE, _NARROW, _WIDE, _WIDE,
     ),
 }  # fmt: skip

@@ -86,6 +86,20 @@ class Graph(Expr):
     finals: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted(Expr):
+    """The body, under a test of how far the frame has counted.
+
+    Every frame counts from 0. The first unit of the body adds `step` to the count, and can be read only if that
+    makes it at least `low` and at most `high` (None: no upper bound). The body is not empty.
+    """
+
+    body: Expr
+    step: int
+    low: int
+    high: int | None
+
+
 NOTHING = Nothing()
 EMPTY = Empty()
 
@@ -149,6 +163,13 @@ def star(body: Expr) -> Expr:
     return repeat(body, 0, None)
 
 
+def counted(body: Expr, step: int, low: int, high: int | None) -> Expr:
+    """The body, whose first unit adds `step` to the frame's count and needs it to be from `low` to `high`."""
+    if body is NOTHING or (high is not None and high < low):
+        return NOTHING
+    return Counted(body, step, low, high)
+
+
 def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Sort ranges and join those that overlap or touch."""
     merged: list[tuple[int, int]] = []
@@ -176,6 +197,8 @@ def rename_calls(expr: Expr, names: dict[str, str], done: dict[int, Expr] | None
         result = Alternative(tuple(rename_calls(part, names, done) for part in expr.parts))
     elif isinstance(expr, Repeat):
         result = Repeat(rename_calls(expr.body, names, done), expr.low, expr.high)
+    elif isinstance(expr, Counted):
+        result = Counted(rename_calls(expr.body, names, done), expr.step, expr.low, expr.high)
     elif isinstance(expr, Graph):
         edges = tuple((s, rename_calls(edge, names, done), t) for s, edge, t in expr.edges)
         result = Graph(edges, expr.start, expr.finals)

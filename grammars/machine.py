@@ -9,12 +9,17 @@ a prefix (two objects under `anyOf`) are followed together instead of being gues
 
 This is deterministic wherever the text itself shows where a called word begins and ends, as quotes,
 brackets and digits do in JSON. Where it does not, `Machine.of` refuses.
+
+Every frame counts from 0, for what has bounds that no set of states should have to spell out. A byte may lead
+to a state with a *test*: something is added to the count of the frame, and the count says where to go on,
+before anything is pushed or read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +33,9 @@ from sortition.grammars.partition import UnitClasses, coarsest_partition, distin
 from sortition.grammars.subsets import Subsets, subsets
 
 Ints = NDArray[np.int32]
+
+ENDLESS: Final = (1 << 31) - 1
+"""More than any frame counts to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +53,11 @@ class Machine:
         ending: int32 [states], which set of rules has ended here, -1 for none.
         returns: int32 [endings, sites], the state after popping a site, -1 where this never happens.
         accepting: bool [states], whether the text may end here.
+        test: int32 [states], the number of the state's test, -1 for none. A state with a test is left at once:
+            its moves and call sites are not by class but by the outcome of the test.
+        step: int32 [tests], what is added to the count.
+        cuts: int32 [tests, most], ascending, filled up with `ENDLESS`; the outcome of a test is how many of
+            its cuts are not above the count.
         depth: the most frames that can be on the stack, None if there is no limit (recursion).
     """
 
@@ -54,6 +67,9 @@ class Machine:
     ending: NDArray[np.int32]
     returns: NDArray[np.int32]
     accepting: NDArray[np.bool_]
+    test: NDArray[np.int32]
+    step: NDArray[np.int32]
+    cuts: NDArray[np.int32]
     depth: int | None
 
     @staticmethod
@@ -82,6 +98,13 @@ class Machine:
         return ends
 
 
+    @property
+    def spells(self) -> NDArray[np.bool_]:
+        """bool [256]: the bytes that some state reads."""
+        read: NDArray[np.bool_] = (self.move[self.test < 0] >= 0).any(axis=0)[self.byte_class]
+        return read
+
+
 def _joined(found: Subsets, classes: UnitClasses) -> Machine:
     """Join equivalent states, call sites and classes; states keep the order in which they were found."""
     states = len(found.move)
@@ -91,8 +114,8 @@ def _joined(found: Subsets, classes: UnitClasses) -> Machine:
     site_labels = labels[states:] - len(representatives)
     block, site_block = np.append(labels[:states], -1), np.append(site_labels, -1)
     move, call = block[found.move[representatives]], site_block[found.call[representatives]]
-    columns, class_of = distinct_columns(np.vstack([move, call]))
-    move, call = move[:, columns], call[:, columns]
+    test = found.test[representatives]
+    move, call, class_of = _without_equal_columns(move, call, test < 0, classes.count)
     returns = block[found.returns[:, _first_of_each(site_labels)]]
     move, call, returns = (np.ascontiguousarray(table, np.int32) for table in (move, call, returns))
     machine = Machine(
@@ -102,16 +125,46 @@ def _joined(found: Subsets, classes: UnitClasses) -> Machine:
         found.ending[representatives],
         returns,
         found.accepting[representatives],
+        test,
+        np.array([split.step for split in found.tests], np.int32),
+        _padded([split.cuts for split in found.tests]),
         accelerate.best(deepest)(move, call, returns),
     )
     _refuse_ambiguous_ends(machine)
     return machine
 
 
+def _without_equal_columns(
+    move: NDArray[np.int64], call: NDArray[np.int64], reads: NDArray[np.bool_], classes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Moves and calls with one column for each kind of class, and the new class of each class.
+
+    Rows of states that do not read, but test, keep all of their columns.
+    """
+    columns, class_of = distinct_columns(np.vstack([move[reads, :classes], call[reads, :classes]]))
+    wanted = 1 + int(np.max(np.nonzero(move[~reads] >= 0)[1], initial=-1))
+    width = max(len(columns), wanted)
+    joined = np.full((2, len(move), width), -1)
+    joined[0][reads, : len(columns)], joined[1][reads, : len(columns)] = (
+        table[reads][:, columns] for table in (move, call)
+    )
+    joined[0][~reads], joined[1][~reads] = (table[~reads, :width] for table in (move, call))
+    return joined[0], joined[1], class_of
+
+
+def _padded(rows: Sequence[tuple[int, ...]]) -> Ints:
+    """Rows of different lengths, filled up with `ENDLESS`."""
+    padded = np.full((len(rows), max(map(len, rows), default=0)), ENDLESS, np.int32)
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = values
+    return padded
+
+
 def successors_of(found: Subsets) -> tuple[Ints, list[Ints]]:
     """States and, after them, call sites, for `coarsest_partition`: their kinds, and what follows them."""
     states, sites = len(found.move), found.returns.shape[1]
     kinds = np.concatenate([2 * found.ending + 2 + found.accepting, np.full(sites, -1, np.int32)])
+    kinds[:states] = np.where(found.test >= 0, -2 - found.test, kinds[:states])
     call = np.where(found.call >= 0, found.call + np.int32(states), np.int32(-1))
     return kinds, [np.hstack([found.move, call]), found.returns.T]
 

@@ -579,7 +579,9 @@ def _same(values: Any, before: int, first: int, last: int) -> Any:
 
 
 def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
-    """`subsets.subsets`."""
+    """`subsets.subsets`; what counts is left to the definition: counting saves states."""
+    if len(nfa.tests) > 1:
+        return definition.subsets(nfa, classes)
     arrays = (
         np.array(nfa.kind, np.int8),
         np.array(nfa.label, np.int32),
@@ -604,7 +606,7 @@ def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
         raise no_first_unit(nfa.rules[detail])
     if status != _FINE:
         raise nfa.too_large(_TOO_LARGE[status])
-    return Subsets(*found)
+    return Subsets(*found, np.full(len(found[0]), -1, np.int32), ())
 
 
 _TOO_LARGE: Final = {

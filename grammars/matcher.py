@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from operator import index
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -26,14 +27,16 @@ _BOTTOM: Final = -1
 
 Mask: TypeAlias = NDArray[np.uint32]
 
-Stack: TypeAlias = "tuple[int, Stack, int] | None"
-"""The top call site, the stack below it, and the number of sites: shared by all who grew from it."""
+Stack: TypeAlias = "tuple[int, Stack, int, int] | None"
+"""The top call site, the stack below it, the number of sites, and the count of the frame below the top: shared
+by all who grew from it."""
 
 
 class _Place(NamedTuple):
     """Where a text is: cheap to keep, so that going back is taking up an old one."""
 
     state: int
+    count: int
     stack: Stack
     ended: bool
 
@@ -68,7 +71,7 @@ class Matcher:
 
     def reset(self) -> None:
         """Go back to the empty text."""
-        self._place = _Place(self.table.start, None, False)
+        self._place = _Place(self.table.start, 0, None, False)
         self._history: list[_Place] = []
 
     @property
@@ -84,10 +87,10 @@ class Matcher:
 
     def allowed(self) -> Mask:
         """Eligible: uint32 [ceil(vocabulary / 32)], read-only; token t is bit t & 31 of word t >> 5."""
-        state, stack, ended = self._place
+        state, count, stack, ended = self._place
         if ended:
             return self._end_mask
-        mask = self._reader.mask(state, stack)
+        mask = self._reader.mask(state, count, stack)
         if self._ends_are_text:
             mask = mask & ~self._end_mask
         if self._ends and self._reader.can_end(state, stack):
@@ -153,10 +156,14 @@ class Matcher:
             raise ValueError(f"token {token} is not one of the {self.table.vocabulary_size} tokens")
         if token in self._ends:
             may_end = place.ended or self._reader.can_end(place.state, place.stack)
-            return _Place(place.state, place.stack, True) if may_end else None
+            return place._replace(ended=True) if may_end else None
         if place.ended:
             return None
-        return self._reader.step(place.state, place.stack, token)
+        return self._reader.step(place, token)
+
+
+_Action: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""Target, effect, height, least and greatest count, what is added to it, and the action otherwise."""
 
 
 class _Reader:
@@ -175,16 +182,24 @@ class _Reader:
                 table.action_target.tolist(),
                 table.action_effect.tolist(),
                 table.action_height.tolist(),
+                *table.guards[table.action_guard].T.tolist(),
+                table.action_otherwise.tolist(),
                 strict=True,
             )
         )
+        self.counts = len(table.guards) > 1
+        # The counts of a state, and of any state to which a site returns, at which masks may change.
+        self.cuts: dict[int, list[int]] = {}
+        self.site_cuts: dict[int, list[int]] = {}
         self.conditional_start, self.conditional = table.conditional_start, table.conditional
         self.ending: list[int] = table.ending.tolist()
         self.returns = table.returns
         self.accepting: list[bool] = table.accepting.tolist()
-        self.strings: list[list[int]] = [
-            sites[:length].tolist()
-            for sites, length in zip(table.push_sites, table.push_length.tolist(), strict=True)
+        self.strings: list[list[tuple[int, int]]] = [
+            list(zip(sites.tolist(), counts.tolist(), strict=True))[:length]
+            for sites, counts, length in zip(
+                table.push_sites, table.push_count, table.push_length.tolist(), strict=True
+            )
         ]
         self.depth_limit = table.depth_limit
         # With more room than any entry asks for, it does not matter how much there is.
@@ -197,8 +212,9 @@ class _Reader:
         self.words = (table.token_classes + 31) // 32
         self.eligible = np.zeros((self.size + 31) // 32 * 32, np.bool_)
         self.eligible[: self.size] = table.token_class != 0
-        self.entries: dict[tuple[int, int], tuple[int, int, int] | None] = {}
-        # Mask by place: (state, room), then one level of dictionaries for each site that has to be seen.
+        self.entries: dict[tuple[int, int], _Action | None] = {}
+        # Mask by place: (state, room), where something counts the count, then one level of dictionaries for
+        # each site that has to be seen.
         self.places: dict[int, Any] = {}
         self.known_places = 0
         self.masks: dict[bytes, Mask] = {}
@@ -215,51 +231,86 @@ class _Reader:
             stack = stack[1]
         return True
 
-    def step(self, state: int, stack: Stack, token: int) -> _Place | None:
+    def step(self, place: _Place, token: int) -> _Place | None:
         """Where one token leads, None if it is refused."""
-        return self._apply(state, stack, int(self.token_class[token]))[0]
+        return self._apply(place.state, place.count, place.stack, int(self.token_class[token]))[0]
 
-    def mask(self, state: int, stack: Stack) -> Mask:
+    def mask(self, state: int, count: int, stack: Stack) -> Mask:
         """The tokens that may come next, end tokens apart."""
         depth = 0 if stack is None else stack[2]
         key = state * (self.most_room + 1) + min(self.depth_limit - depth, self.most_room)
         known = self.places.get(key)
+        if self.counts and known is not None:
+            known = known.get(bisect_right(self._cuts(state), count))
         below = stack
         while type(known) is dict:
             if below is None:
                 known = known.get(_BOTTOM)
             else:
-                known = known.get(below[0])
+                known = known.get(self._key(below))
                 below = below[1]
-        return self._learn(key, state, stack) if known is None else known
+        return self._learn(key, state, count, stack) if known is None else known
 
-    def _apply(self, state: int, stack: Stack, unit: int) -> tuple[_Place | None, int]:
+    def _key(self, top: tuple[int, Stack, int, int]) -> int:
+        """What tells the top of a stack from others: the site, and how far the frame below it has counted."""
+        if not self.counts:
+            return top[0]
+        cuts = self.site_cuts.get(top[0])
+        if cuts is None:
+            states = self.returns[:, top[0]]
+            found = {cut for state in set(states[states >= 0].tolist()) for cut in self._cuts(state)}
+            cuts = self.site_cuts[top[0]] = sorted(found)
+        return top[0] << 32 | bisect_right(cuts, top[3])
+
+    def _cuts(self, state: int) -> list[int]:
+        """The counts at which some action of a state begins or ceases to be said, ascending."""
+        cuts = self.cuts.get(state)
+        if cuts is None:
+            row = self.row_of_state[state]
+            entries = int(np.bitwise_count(self.survives[row]).sum())
+            first = int(self.first_entry[state])
+            waiting = set(self.action[first : first + entries].tolist())
+            found = set()
+            while waiting:
+                _, _, _, low, high, _, otherwise = self.actions[waiting.pop()]
+                found |= {low, high + 1}
+                if otherwise >= 0:
+                    waiting.add(otherwise)
+            cuts = self.cuts[state] = sorted(found)
+        return cuts
+
+    def _apply(self, state: int, count: int, stack: Stack, unit: int) -> tuple[_Place | None, int]:
         """Where a class leads, and how many sites of the stack had to be seen (its bottom counts)."""
         seen = 0
         while True:
             entry = self._entry(state, unit)
+            while entry is not None and not entry[3] <= count <= entry[4]:
+                entry = self.actions[entry[6]] if entry[6] >= 0 else None
             if entry is None:
                 return None, seen
-            target, effect, height = entry
+            target, effect, height, _, _, step, _ = entry
             if effect >= 0:
                 depth = 0 if stack is None else stack[2]
                 if depth + height > self.depth_limit:
                     return None, seen
-                for site in self.strings[effect]:
+                count += step
+                for site, above in self.strings[effect]:
                     depth += 1
-                    stack = (site, stack, depth)
-                return _Place(target, stack, False), seen
+                    stack = (site, stack, depth, count)
+                    count = above
+                return _Place(target, count, stack, False), seen
             seen += 1
             if stack is None:
                 return None, seen
             state = int(self.returns[~effect, stack[0]])
             if state < 0:
                 return None, seen
+            count = stack[3]
             stack = stack[1]
             unit = target
 
-    def _entry(self, state: int, unit: int) -> tuple[int, int, int] | None:
-        """Target, effect and height of (state, class), None if it does not survive."""
+    def _entry(self, state: int, unit: int) -> _Action | None:
+        """What (state, class) says, None if it does not survive."""
         key = (state, unit)
         entry = self.entries.get(key)
         if entry is None and key not in self.entries:
@@ -273,12 +324,12 @@ class _Reader:
             self.entries[key] = entry
         return entry
 
-    def _learn(self, key: int, state: int, stack: Stack) -> Mask:
+    def _learn(self, key: int, state: int, count: int, stack: Stack) -> Mask:
         """Find the mask of a place, and remember it for all stacks that look alike as far as was seen."""
         bits = self.certain[self.row_of_state[state], : self.words].copy()
         seen = 0
         for unit in self._conditional(state):
-            after, looked = self._apply(state, stack, unit)
+            after, looked = self._apply(state, count, stack, unit)
             seen = max(seen, looked)
             if after is not None:
                 bits[unit >> 5] |= np.uint32(1 << (unit & 31))
@@ -290,11 +341,13 @@ class _Reader:
         if mask is None:
             mask = self.masks[bits.tobytes()] = self._expand(bits)
         path, node = [key], self.places
+        if self.counts:
+            path.append(bisect_right(self._cuts(state), count))
         for _ in range(seen):
             if stack is None:
                 path.append(_BOTTOM)
                 break
-            path.append(stack[0])
+            path.append(self._key(stack))
             stack = stack[1]
         for step in path[:-1]:
             node = node.setdefault(step, {})

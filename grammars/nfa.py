@@ -7,9 +7,10 @@ construction is Thompson's (CACM 11(6), 1968) with hash-consing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from sortition.grammars.errors import Invalid, TooLarge
 from sortition.grammars.expr import (
@@ -19,6 +20,7 @@ from sortition.grammars.expr import (
     Call,
     Class,
     Concat,
+    Counted,
     Expr,
     Graph,
     Literal,
@@ -53,6 +55,18 @@ END: Final = 3
 """The end of a rule."""
 
 
+class Test(NamedTuple):
+    """What reading a node adds to the count of its frame, and how far that may then have counted."""
+
+    step: int
+    low: int
+    high: int | None
+
+
+NO_TEST: Final = 0
+"""The number of the test that adds nothing and always holds."""
+
+
 class Nfa:
     """Nodes of all rules of one grammar, the root among them.
 
@@ -64,6 +78,8 @@ class Nfa:
         sets: the distinct sets of units that arcs read.
         rules: the names of the rules, `ROOT` first.
         start: the first node of each rule.
+        test: of every node, the number of its test.
+        tests: the distinct tests, `NO_TEST` first.
         productive: whether the end of its rule can be reached from a node.
     """
 
@@ -75,8 +91,12 @@ class Nfa:
         self.sets: list[Ranges] = []
         self.rules: list[str] = [ROOT]
         self.start: list[int] = []
+        self.test: list[int] = []
+        self.tests: list[Test] = [Test(0, 0, None)]
         self._arcs: dict[tuple[int, int], int] = {}
         self._calls: dict[tuple[int, int], int] = {}
+        self._test_number = {self.tests[NO_TEST]: NO_TEST}
+        self._tested: dict[tuple[int, int], int] = {}
         self._forks: dict[tuple[int, ...], int] = {}
         self._built: dict[tuple[int, int], int] = {}
         self._set_number: dict[Ranges, int] = {}
@@ -103,12 +123,28 @@ class Nfa:
             if self.kind[node] != FORK:
                 known = (node,) if self.productive[node] else ()
             else:
-                known = tuple(sorted(self._reached(node)))
+                known = tuple(sorted(self._reached(node, self.productive.__getitem__)))
                 self._closed += len(known)
                 if self._closed > CLOSURE_BUDGET:
                     raise self.too_large(TOO_MANY_CLOSURES)
             self._closures[node] = known
         return known
+
+    @cached_property
+    def counting(self) -> bytearray:
+        """Which nodes lead on to tests within their frame, so that the count matters there."""
+        before: dict[int, list[int]] = {}
+        for node, (kind, following) in enumerate(zip(self.kind, self.following, strict=True)):
+            for target in self.forks[following] if kind == FORK else (following,):
+                before.setdefault(target, []).append(node)
+        counting = bytearray(len(self.kind))
+        waiting = [node for node, test in enumerate(self.test) if test != NO_TEST]
+        while waiting:
+            node = waiting.pop()
+            if not counting[node]:
+                counting[node] = True
+                waiting.extend(before.get(node, ()))
+        return counting
 
     def too_large(self, reason: str) -> TooLarge:
         """An error that names the rules with the most nodes first."""
@@ -118,7 +154,7 @@ class Nfa:
         error.rules = tuple(sorted(sizes, key=sizes.__getitem__, reverse=True))
         return error
 
-    def _reached(self, fork: int) -> set[int]:
+    def _reached(self, fork: int, wanted: Callable[[int], int]) -> set[int]:
         kind, following = self.kind, self.following
         reached: set[int] = set()
         seen = {fork}
@@ -126,7 +162,7 @@ class Nfa:
         while waiting:
             for target in self.forks[following[waiting.pop()]]:
                 if kind[target] != FORK:
-                    if self.productive[target]:
+                    if wanted(target):
                         reached.add(target)
                 elif target not in seen:
                     seen.add(target)
@@ -140,6 +176,7 @@ class Nfa:
         self.kind.append(kind)
         self.label.append(label)
         self.following.append(following)
+        self.test.append(NO_TEST)
         return number
 
     def _arc(self, label: int, following: int) -> int:
@@ -212,6 +249,8 @@ class Nfa:
             return self._build_repeat(expr, following)
         if isinstance(expr, Graph):
             return self._build_graph(expr, following)
+        if isinstance(expr, Counted):
+            return self._build_counted(expr, following)
         if expr is EMPTY:
             return following
         if expr is NOTHING:
@@ -229,6 +268,26 @@ class Nfa:
         for _ in range(expr.low):
             node = self._build(expr.body, node)
         return node
+
+    def _build_counted(self, expr: Counted, following: int) -> int:
+        """The first nodes of the body once more, with a test."""
+        test = Test(expr.step, expr.low, expr.high)
+        number = self._test_number.setdefault(test, len(self.tests))
+        if number == len(self.tests):
+            self.tests.append(test)
+        first = self._build(expr.body, following)
+        nodes = self._reached(first, lambda _: True) if self.kind[first] == FORK else {first}
+        return self._fork(tuple([self._with_test(node, number) for node in sorted(nodes)]))
+
+    def _with_test(self, node: int, test: int) -> int:
+        if self.kind[node] not in (ARC, CALL) or self.test[node] != NO_TEST:
+            raise ValueError("what is counted must not be empty, nor begin with what is counted itself")
+        known = self._tested.get((node, test))
+        if known is None:
+            known = self._node(self.kind[node], self.label[node], self.following[node])
+            self._tested[node, test] = known
+            self.test[known] = test
+        return known
 
     def _build_graph(self, graph: Graph, following: int) -> int:
         place: dict[int, int] = {}

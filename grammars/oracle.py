@@ -11,53 +11,72 @@ if TYPE_CHECKING:
 
 
 class Walk:
-    """One text, read byte by byte: the state of the machine and the call sites that are open, top last."""
+    """One text, read byte by byte: the state of the machine and the call sites that are open, top last.
+
+    `count` is that of the frame above all sites, and `counts` has, for each site, that of the frame below it.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.state = 0
+        self.count = 0
         self.stack: list[int] = []
+        self.counts: list[int] = []
 
     def copy(self) -> Self:
         """Another walk at the same place."""
         other = type(self)(self.machine)
         other.state = self.state
-        other.stack = self.stack.copy()
+        other.count = self.count
+        other.stack, other.counts = self.stack.copy(), self.counts.copy()
         return other
 
     def advance(self, byte: int) -> bool:
         """Read one byte; False, and nothing changes, if no text of the language goes on with it."""
-        machine, state, stack = self.machine, self.state, self.stack.copy()
-        unit = machine.byte_class[byte]
-        while machine.move[state, unit] < 0:
-            if machine.ending[state] < 0 or not stack:
+        machine, after = self.machine, self.copy()
+        unit = int(machine.byte_class[byte])
+        while machine.move[after.state, unit] < 0:
+            if not after._leave():
                 return False
-            state = int(machine.returns[machine.ending[state], stack.pop()])
-            if state < 0:
+        after._move(unit)
+        while machine.test[after.state] >= 0:
+            test = machine.test[after.state]
+            after.count += int(machine.step[test])
+            outcome = int((machine.cuts[test] <= after.count).sum())
+            if machine.move[after.state, outcome] < 0:
                 return False
-        site = int(machine.call[state, unit])
-        if site >= 0:
-            stack.append(site)
-        state = int(machine.move[state, unit])
-        while machine.ending[state] >= 0 and (machine.move[state] < 0).all():
-            if not stack:
+            after._move(outcome)
+        while machine.leaves[after.state]:
+            if not after._leave():
                 return False
-            state = int(machine.returns[machine.ending[state], stack.pop()])
-            if state < 0:
-                return False
-        self.state, self.stack = state, stack
+        self.state, self.count, self.stack, self.counts = after.state, after.count, after.stack, after.counts
         return True
+
+    def _move(self, column: int) -> None:
+        """Go on from the state by one of its moves, which may push a call site."""
+        site = int(self.machine.call[self.state, column])
+        self.state = int(self.machine.move[self.state, column])
+        if site >= 0:
+            self.stack.append(site)
+            self.counts.append(self.count)
+            self.count = 0
+
+    def _leave(self) -> bool:
+        """End the frame, if it may end here and somewhere to go on."""
+        ending = self.machine.ending[self.state]
+        if ending < 0 or not self.stack:
+            return False
+        self.state = int(self.machine.returns[ending, self.stack.pop()])
+        self.count = self.counts.pop()
+        return self.state >= 0
 
     @property
     def can_end(self) -> bool:
         """Whether the text may end here."""
-        machine, state, stack = self.machine, self.state, self.stack.copy()
+        after = self.copy()
         # Plain text that went along inside a nested part may end there: the stack need not be empty.
-        while not machine.accepting[state]:
-            if machine.ending[state] < 0 or not stack:
-                return False
-            state = int(machine.returns[machine.ending[state], stack.pop()])
-            if state < 0:
+        while not self.machine.accepting[after.state]:
+            if not after._leave():
                 return False
         return True
 

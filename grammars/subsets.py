@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sortition.grammars.errors import GrammarError, Unsupported
-from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa
+from sortition.grammars.nfa import ARC, CALL, NO_TEST, ROOT_RULE, Nfa, Test
 from sortition.grammars.partition import UnitClasses
 
 STATE_BUDGET: Final = 30_000
@@ -37,6 +37,13 @@ Ints = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 
+class Split(NamedTuple):
+    """A test of a count: `step` is added to it; the outcome is how many of the `cuts` are then at most it."""
+
+    step: int
+    cuts: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Subsets:
     """The states that were found, of which several may be equivalent; state 0 is the start.
@@ -47,6 +54,9 @@ class Subsets:
         ending: int32 [states], which set of rules has ended here, -1 for none.
         returns: int32 [endings, sites], the state after popping a site, -1 where this never happens.
         accepting: bool [states], whether the root may end here.
+        test: int32 [states], the number of a test of the frame's count, -1 for none. A state with a test is
+            left at once, without reading: its moves are not by class but by the outcome of the test.
+        tests: the distinct tests.
     """
 
     move: Ints
@@ -54,6 +64,8 @@ class Subsets:
     ending: Ints
     returns: Ints
     accepting: Flags
+    test: Ints
+    tests: Sequence[Split]
 
 
 def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
@@ -87,6 +99,10 @@ class _Entered:
     states: dict[int, int]
 
 
+Edge: TypeAlias = tuple[int, int]
+"""The next state and the call site that is pushed on the way, -1 for none."""
+
+
 class _Construction:
     def __init__(self, nfa: Nfa, classes: UnitClasses) -> None:
         self._nfa = nfa
@@ -112,6 +128,9 @@ class _Construction:
         # Whether sets of units, given by their numbers, have no class in common.
         self._disjoint: dict[tuple[int, ...], bool] = {}
         self._work = 0
+        # The splits of states that test, and where their outcomes lead.
+        self._outcomes: dict[int, tuple[Split, tuple[Edge, ...]]] = {}
+        self._outcomes_number: dict[tuple[Split, tuple[Edge, ...]], int] = {}
 
     def result(self) -> Subsets:
         # The start is a state even if nothing can be read there.
@@ -119,27 +138,47 @@ class _Construction:
         self._state_number[self._states[0]] = 0
         # Exploring a state appends those it leads to.
         for state, nodes in enumerate(self._states):
-            self._explore(state, nodes)
+            if state in self._outcomes:
+                self._accepting.append(False)
+                self._ending_of_state.append(-1)
+            else:
+                self._explore(state, nodes)
         shape = len(self._states), self._classes.count
         returns = np.full((len(self._endings), len(self._sites)), -1, np.int32)
         for place, state in self._returns.items():
             returns[place] = state
+        move, call = _filled(shape, *self._moves), _filled(shape, *self._calls)
+        tests = list(dict.fromkeys(split for split, _ in self._outcomes.values()))
+        test = np.full(len(self._states), -1, np.int32)
+        if tests:
+            wider = max(0, max(len(split.cuts) + 1 for split in tests) - self._classes.count)
+            move, call = (np.pad(each, ((0, 0), (0, wider)), constant_values=-1) for each in (move, call))
+            for state, (split, edges) in self._outcomes.items():
+                test[state] = tests.index(split)
+                move[state, : len(edges)], call[state, : len(edges)] = zip(*edges, strict=True)
         return Subsets(
-            _filled(shape, *self._moves),
-            _filled(shape, *self._calls),
+            move,
+            call,
             np.array(self._ending_of_state, np.int32),
             returns,
             np.array(self._accepting, np.bool_),
+            test,
+            tests,
         )
 
     def _state(self, nodes: tuple[int, ...]) -> int:
         if not nodes:
             return -1
-        number = self._state_number.setdefault(nodes, len(self._states))
-        if number == len(self._states):
-            self._states.append(nodes)
-            if number >= STATE_BUDGET:
-                raise self._nfa.too_large(TOO_MANY_STATES)
+        number = self._state_number.get(nodes)
+        if number is None:
+            number = self._state_number[nodes] = self._new_state(nodes)
+        return number
+
+    def _new_state(self, nodes: tuple[int, ...]) -> int:
+        number = len(self._states)
+        if number >= STATE_BUDGET:
+            raise self._nfa.too_large(TOO_MANY_STATES)
+        self._states.append(nodes)
         return number
 
     def _spend(self, work: int) -> None:
@@ -158,7 +197,9 @@ class _Construction:
             (arcs if kind[node] == ARC else calls if kind[node] == CALL else ends).append(node)
         ended = tuple(sorted({label[node] for node in ends} - {ROOT_RULE}))
         first = state * self._classes.count
-        if not calls and not ended:
+        if any(self._nfa.test[node] for node in nodes):
+            self._explore_counted(first, arcs, calls, ended)
+        elif not calls and not ended:
             for classes, targets in self._followers(arcs):
                 self._move(first, classes, self._union(targets))
         else:
@@ -187,6 +228,70 @@ class _Construction:
             site = self._site(tuple(calls))
             self._calls[0].extend([first + unit_class for unit_class in entered.states])
             self._calls[1].extend([site] * len(entered.states))
+
+    def _explore_counted(self, first: int, arcs: list[int], calls: list[int], ended: tuple[int, ...]) -> None:
+        """The moves and the call sites of a state in which something is counted."""
+        if ended:
+            raise Unsupported("the grammar counts where the text does not show that a nested part ends")
+        by_class: dict[int, tuple[int, ...]] = {}
+        for node in arcs:
+            for unit_class in self._classes.of[self._nfa.label[node]]:
+                by_class[unit_class] = (*by_class.get(unit_class, ()), node)
+        for node in calls:
+            for unit_class in self._entered((self._nfa.label[node],)).nodes:
+                by_class[unit_class] = (*by_class.get(unit_class, ()), node)
+        known: dict[tuple[int, ...], Edge] = {}
+        for unit_class in sorted(by_class):
+            nodes = by_class[unit_class]
+            edge = known.get(nodes)
+            if edge is None:
+                edge = self._tested(nodes, unit_class)
+                if calls == []:
+                    known[nodes] = edge
+            self._moves[0].append(first + unit_class)
+            self._moves[1].append(edge[0])
+            self._calls[0].append(first + unit_class)
+            self._calls[1].append(edge[1])
+
+    def _tested(self, nodes: tuple[int, ...], unit_class: int) -> Edge:
+        """Where reading a unit of a class leads from these nodes, by the count: to a state that tests it."""
+        nfa = self._nfa
+        tests = [nfa.tests[nfa.test[node]] for node in nodes]
+        step = max(test.step for test in tests)
+        for node, test in zip(nodes, tests, strict=True):
+            counts = nfa.test[node] != NO_TEST or nfa.counting[nfa.following[node]]
+            if counts and test.step != step:
+                raise Unsupported("the grammar counts different things at once")
+        bounds = {test.low for test in tests} | {test.high + 1 for test in tests if test.high is not None}
+        starts = [step, *sorted(bound for bound in bounds if bound > step)]
+        cuts: list[int] = []
+        edges: list[Edge] = []
+        for count in starts:
+            passed = [node for node, test in zip(nodes, tests, strict=True) if _holds(test, count)]
+            edge = self._edge(passed, unit_class)
+            if not edges or edge != edges[-1]:
+                edges.append(edge)
+                cuts.append(count)
+        if step == 0 and len(edges) == 1:
+            return edges[0]
+        key = Split(step, tuple(cuts[1:])), tuple(edges)
+        state = self._outcomes_number.get(key)
+        if state is None:
+            state = self._outcomes_number[key] = self._new_state(())
+            self._outcomes[state] = key
+        return state, -1
+
+    def _edge(self, nodes: Sequence[int], unit_class: int) -> Edge:
+        """Where reading a unit of a class leads from these arcs and calls together."""
+        nfa = self._nfa
+        targets = tuple([nfa.following[node] for node in nodes if nfa.kind[node] == ARC])
+        calls = tuple([node for node in nodes if nfa.kind[node] == CALL])
+        if not calls:
+            return self._union(targets), -1
+        if not all(self._of_root[node] for node in targets):
+            raise ambiguous_begin()
+        entered = self._entered(tuple(sorted({nfa.label[node] for node in calls})))
+        return self._union(targets + entered.nodes[unit_class]), self._site(calls)
 
     def _move(self, first: int, classes: Sequence[int], target: int) -> None:
         self._moves[0].extend([first + unit_class for unit_class in classes])
@@ -293,6 +398,10 @@ class _Construction:
         following = [after for rule in ended for after in self._sites[site].get(rule, ())]
         self._spend(1)
         self._returns[ending, site] = self._state(self._closure(following, carried))
+
+
+def _holds(test: Test, count: int) -> bool:
+    return test.low <= count and (test.high is None or count <= test.high)
 
 
 def _filled(shape: tuple[int, int], cells: list[int], values: list[int]) -> Ints:

@@ -7,6 +7,9 @@ Each (state, class) that survives has one entry:
     leaves  end the frame: pop a site, go on in the state that the ending returns to there, and apply to it
             the class of what remains of the token.
 
+Every frame has a count, 0 at first; a site keeps that of the frame below. What an entry says may have a
+*guard*: bounds of the count, and what is added to it. Where it fails, something else is said in its place.
+
 So masks are bits over classes, and both questions of a decoding step (what may come, what has come) are the
 same few gathers. See `compose.py` for where the classes come from.
 """
@@ -25,9 +28,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sortition.grammars import accelerate
-from sortition.grammars.compose import DEAD, NO_PUSH, SELF, Composer, Composition, compose, spread
+from sortition.grammars.compose import (
+    DEAD,
+    NO_GUARD,
+    NO_PUSH,
+    SELF,
+    Composer,
+    Composition,
+    compose,
+    spread,
+)
 from sortition.grammars.errors import TooLarge, Unsatisfiable
+from sortition.grammars.expand import expanded
 from sortition.grammars.liveness import NEVER, Frames, distinct, room_needed, safe_states
+from sortition.grammars.machine import ENDLESS
 
 if TYPE_CHECKING:
     from sortition.grammars.machine import Machine
@@ -39,7 +53,7 @@ RECURSIVE_DEPTH: Final = 64
 BIT_BUDGET: Final = 1 << 28
 """Bytes of the class rows of one table: beyond that, classes are not a compact way to say it."""
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the file format of `Table.save`."""
 
 Ints = NDArray[np.int32]
@@ -71,12 +85,17 @@ class Table:
         action: uint16 or int32 [entries], which of the few actions below this is.
         action_target: int32 [actions], the next state, or the remainder's class where the frame is left.
         action_effect: int32 [actions], the number of the string to push, or ``~ending`` where it is left.
+        action_guard: int32 [actions], the number of the guard of the frame's count.
+        action_otherwise: int32 [actions], the action that counts where the guard fails, -1 for refusal.
         action_height: int16 [actions], for one that stays: how many call sites must have room on top of the
             frame, so that everything open can still be ended. Refuse it where there is not that much room.
         conditional_start: int32 [states + 1] into `conditional`.
         conditional: int32, the token classes of each state that survive but are not certain.
         push_sites: int32 [strings, longest], the sites of each string, top last, padded with -1.
+        push_count: int32 [strings, longest], the count of the frame above each of the sites, 0 for padding.
         push_length: int32 [strings]; string 0 is empty.
+        guards: int32 [guards, 3], the least and the greatest count at which the guard holds, and what is
+            added to the count of the frame in which the token began. Guard 0 always holds and adds nothing.
         ending: int32 [states], the ending if the text should stop here, -1 for none.
         returns: int32 [endings, sites], the state after popping a site, -1 where this never happens.
         accepting: bool [states], whether the text may end here.
@@ -103,11 +122,15 @@ class Table:
     action: NDArray[np.uint16] | Ints
     action_target: Ints
     action_effect: Ints
+    action_guard: Ints
+    action_otherwise: Ints
     action_height: NDArray[np.int16]
     conditional_start: Ints
     conditional: Ints
     push_sites: Ints
+    push_count: Ints
     push_length: Ints
+    guards: Ints
     ending: Ints
     returns: Ints
     accepting: Flags
@@ -155,7 +178,7 @@ class Table:
             f"{self!r}",
             f"  vocabulary   {self.vocabulary_size:,} tokens, {tokens:,} of them eligible somewhere",
             f"  classes      {self.token_classes:,} of tokens, {words * 32:,} bits a row, {rows:,} rows",
-            f"  entries      {len(self.action):,}, {len(self.conditional):,} depend on the stack, "
+            f"  entries      {len(self.action):,}, {len(self.conditional):,} depend on the stack or a count, "
             f"{len(self.action_target):,} different actions",
             f"  stack        {self.returns.shape[1]:,} call sites, {len(self.returns):,} endings, {depth}",
             f"  one token    pushes up to {self.push_sites.shape[1]} sites, leaves up to {self.longest_exit}",
@@ -212,15 +235,19 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         Unsatisfiable: the vocabulary cannot spell any text of the language.
         TooLarge: a budget was exceeded.
     """
+    lacks = lacks_bytes(machine, vocabulary)
+    if lacks:
+        machine = expanded(machine)
     composition = compose(machine, vocabulary.trie, accelerate.best(Composer))
     accelerate.LOOPS.start()
     classes, class_of_map, token_classes = accelerate.best(classes_of)(composition)
-    entries, actions, push_sites = _entries(
+    entries, actions, pushed, guards = _entries(
         composition, classes, class_of_map, len(machine), len(machine.returns)
     )
+    push_sites, push_count = pushed
     recursive = machine.depth is None
     depth_limit = RECURSIVE_DEPTH if machine.depth is None else machine.depth
-    if lacks_bytes(machine, vocabulary):
+    if lacks:
         identities = class_of_map[: composition.identities]
         frames = _frames_of_tokens(machine, entries, actions, push_sites, token_classes, identities)
         safe = safe_states(frames)
@@ -244,6 +271,11 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         # Whoever reached a state made sure of what it needs itself; more has to be looked at.
         plain = np.where(actions.effect == NO_PUSH, height, NEVER)
         certain = plain[entries.action] <= need[entries.state]
+    exits = accelerate.best(longest_exit)(entries, actions, machine.returns, depth_limit)
+    certain &= ((guards[:, :2] == (0, ENDLESS)).all(axis=1))[actions.guard][entries.action]
+    first, action, base, otherwise = _alternatives(entries, len(actions.target))
+    entries = _Entries(entries.state[first], entries.unit[first], action)
+    actions, height, certain = _Actions(*(column[base] for column in actions)), height[base], certain[first]
 
     bounds = np.searchsorted(entries.state, np.arange(len(machine) + 1))
     row_of_state, survives, certain_bits = accelerate.best(rows_of)(
@@ -261,7 +293,7 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         start=0,
         depth_limit=depth_limit,
         recursive=recursive,
-        longest_exit=accelerate.best(longest_exit)(entries, actions, machine.returns, depth_limit),
+        longest_exit=exits,
         end_tokens=np.array(vocabulary.end_tokens, np.int32),
         token_class=_narrow(token_class, token_classes),
         row_of_state=row_of_state,
@@ -272,11 +304,15 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         action=_narrow(entries.action, len(actions.target)),
         action_target=actions.target,
         action_effect=actions.effect,
+        action_guard=actions.guard,
+        action_otherwise=otherwise,
         action_height=height.astype(np.int16),
         conditional_start=np.append(0, np.cumsum(open_question))[bounds].astype(np.int32),
         conditional=entries.unit[open_question],
         push_sites=push_sites,
+        push_count=push_count,
         push_length=(push_sites >= 0).sum(axis=1, dtype=np.int32),
+        guards=guards,
         ending=machine.ending.copy(),
         returns=machine.returns.copy(),
         accepting=machine.accepting.copy(),
@@ -284,7 +320,7 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
 
 
 class _Entries(NamedTuple):
-    """Entries sorted by state and class, all int32."""
+    """Entries sorted by state and class, all int32; of several of one state and class, one guard holds."""
 
     state: Ints
     unit: Ints
@@ -300,6 +336,7 @@ class _Actions(NamedTuple):
 
     target: Ints
     effect: Ints
+    guard: Ints
 
 
 def _narrow(numbers: Ints, count: int) -> NDArray[np.uint16] | Ints:
@@ -309,13 +346,12 @@ def _narrow(numbers: Ints, count: int) -> NDArray[np.uint16] | Ints:
 
 def lacks_bytes(machine: Machine, vocabulary: Vocabulary) -> bool:
     """Whether some byte that the machine reads is no token of its own, so that tokens may miss an end."""
-    read = np.any(machine.move >= 0, axis=0)[machine.byte_class]
     trie = vocabulary.trie
     first_level = next(trie.levels())
     nodes = trie.node_of_token[(trie.node_of_token >= 0) & (trie.node_of_token < first_level.stop)]
     single = np.zeros(256, np.bool_)
     single[trie.byte[nodes]] = True
-    return bool((read & ~single).any())
+    return bool((machine.spells & ~single).any())
 
 
 def classes_of(composition: Composition) -> tuple[Wide, Wide, int]:
@@ -354,29 +390,66 @@ def _in_order(numbers: Ints, bound: int) -> Wide:
 
 def _entries(
     composition: Composition, classes: Wide, class_of_map: Wide, states: int, endings: int
-) -> tuple[_Entries, _Actions, Ints]:
-    """The entries of all classes, what they may say, and the sites of each string that they push."""
+) -> tuple[_Entries, _Actions, tuple[Ints, Ints], Ints]:
+    """The entries of all classes, what they may say, the strings that they push, and their guards."""
     begin = composition.start[classes]
     owner, at = spread(begin, composition.start[classes + 1] - begin)
     source, target, effect = (column.take(at) for column in composition.elements)
     other = np.flatnonzero(effect != NO_PUSH)
     unit, other_effect = owner[other] + 1, effect[other]
     leaves = other_effect < 0
-    number_of_string, push_sites = _strings(composition, other_effect[~leaves])
-    row = np.where(leaves, other_effect, number_of_string[np.where(leaves, NO_PUSH, other_effect)]) + endings
+    guard_of_exit, ending = np.divmod(~other_effect.astype(np.int64), max(endings, 1))
+    string = np.where(leaves, NO_PUSH, other_effect)
+    number_of_string, guard_of_string, push_sites, push_count = _strings(composition, string)
+    guard, guards = _guards(composition, np.where(leaves, guard_of_exit, guard_of_string[string]))
+    row = np.where(leaves, ~ending, number_of_string[string]) + endings
     left = np.where(target[other] == SELF, unit, class_of_map[np.where(leaves, target[other], 0)])
     width = max(states, len(classes) + 1)
-    keys, number = _ranked(row * width + np.where(leaves, left, target[other]))
+    height = endings + len(push_sites)
+    keys, number = _ranked((guard * height + row) * width + np.where(leaves, left, target[other]))
     actions = _Actions(
         np.append(np.arange(states), keys % width).astype(np.int32),
-        np.append(np.zeros(states, np.int64), keys // width - endings).astype(np.int32),
+        np.append(np.zeros(states, np.int64), keys // width % height - endings).astype(np.int32),
+        np.append(np.zeros(states, np.int64), keys // width // height).astype(np.int32),
     )
     action = target
     action[other] = states + number
     # Sorted by class already. A stable sort of 16-bit keys is a radix sort, many times as fast as any other.
     order = np.argsort(source.astype(np.uint16) if states <= 1 << 16 else source, kind="stable")
     units = (owner + 1).astype(np.int32)
-    return _Entries(source.take(order), units.take(order), action.take(order)), actions, push_sites
+    entries = _Entries(source.take(order), units.take(order), action.take(order))
+    return entries, actions, (push_sites, push_count), guards
+
+
+def _guards(composition: Composition, used: Wide) -> tuple[Wide, Ints]:
+    """Numbers of guards for those used, and the guards [guards, 3]: the one that always holds is the first."""
+    numbers = np.unique(np.append(used, NO_GUARD))
+    low, high, added = composition.guards[:, numbers]
+    order = np.lexsort((added, -high, low))
+    renumbered = np.zeros(composition.guards.shape[1], np.int64)
+    renumbered[numbers[order]] = np.arange(len(numbers))
+    return renumbered[used], np.ascontiguousarray(composition.guards[:, numbers[order]].T)
+
+
+def _alternatives(entries: _Entries, actions: int) -> tuple[Flags, Ints, Wide, Ints]:
+    """Chain the actions of entries of one state and class: where one's guard fails, the next one counts.
+
+    Returns which entries are the first ones, their actions, and of each action which one it is, apart from
+    what counts otherwise; and this, -1 for nothing.
+    """
+    same = (entries.state[1:] == entries.state[:-1]) & (entries.unit[1:] == entries.unit[:-1])
+    first, last = np.append(True, ~same)[: len(entries.state)], np.append(~same, True)[: len(entries.state)]
+    action = entries.action.astype(np.int64)
+    base, otherwise = [np.arange(actions)], [np.full(actions, -1)]
+    waiting = np.flatnonzero(last & ~first) - 1
+    while waiting.size:
+        keys, number = np.unique(np.stack([action[waiting], action[waiting + 1]]), axis=1, return_inverse=True)
+        action[waiting] = actions + number.reshape(-1)
+        actions += keys.shape[1]
+        base.append(keys[0])
+        otherwise.append(keys[1])
+        waiting = waiting[~first[waiting]] - 1
+    return first, action[first].astype(np.int32), np.concatenate(base), np.concatenate(otherwise).astype(np.int32)
 
 
 def _ranked(keys: Wide) -> tuple[Wide, Wide]:
@@ -390,27 +463,39 @@ def _ranked(keys: Wide) -> tuple[Wide, Wide]:
     return np.flatnonzero(present), rank[keys] - np.int64(1)
 
 
-def _strings(composition: Composition, used: Ints) -> tuple[Wide, Ints]:
-    """The number of each string among those that are used, and the sites of these, top last, padded with -1.
+def _strings(composition: Composition, used: NDArray[np.integer]) -> tuple[Wide, Wide, Ints, Ints]:
+    """The number of each string that is used, but for its guard; the guard; and sites and counts of each.
 
-    They are numbered by their sites, the empty one first, whatever their numbers were.
+    Sites are padded with -1, the top is last. Strings are numbered by their sites, the empty one first,
+    whatever their numbers were.
     """
     is_used = np.zeros(len(composition.push_parent), np.bool_)
     is_used[used] = is_used[NO_PUSH] = True
     strings = np.flatnonzero(is_used)
-    above: NDArray[np.integer] = strings
-    reversed_sites = []
-    while above.any():
+    above = strings
+    reversed_sites, reversed_counts = [], []
+    while True:
+        empty = composition.ends[above]
+        if empty.all():
+            break
         reversed_sites.append(composition.push_site[above])
-        above = composition.push_parent[above]
-    padded = np.array(reversed_sites, np.int32).reshape(-1, len(strings))[::-1].T
+        reversed_counts.append(np.where(empty, 0, composition.push_count[above]))
+        above = np.where(empty, above, composition.push_parent[above])
+    guard = np.zeros(len(is_used), np.int64)
+    guard[strings] = composition.push_count[above]
+    padded, counts = (
+        np.array(rows, np.int32).reshape(-1, len(strings))[::-1].T for rows in (reversed_sites, reversed_counts)
+    )
     # The padding stands at the bottom; a stable sort moves it to the top.
     order = np.argsort(padded < 0, axis=1, kind="stable")
-    sites = np.take_along_axis(padded, order, axis=1)
-    by_sites = np.lexsort(sites.T[::-1]) if sites.size else np.arange(len(strings))
+    both = np.hstack([np.take_along_axis(table, order, axis=1) for table in (padded, counts)])
+    by_sites = np.lexsort(both.T[::-1]) if both.size else np.arange(len(strings))
+    both = both[by_sites]
+    differs = np.append(True, (both[1:] != both[:-1]).any(axis=1))
     number = np.zeros(len(is_used), np.int64)
-    number[strings[by_sites]] = np.arange(len(strings))
-    return number, np.ascontiguousarray(sites[by_sites])
+    number[strings[by_sites]] = np.cumsum(differs) - 1
+    sites, counts = (np.ascontiguousarray(table) for table in np.hsplit(both[differs], 2))
+    return number, guard, sites, counts
 
 
 def _frames_of_tokens(
@@ -424,7 +509,7 @@ def _frames_of_tokens(
     """What tokens do inside a frame."""
     tokens = entries.only(entries.unit < token_classes)
     state = tokens.state.astype(np.int64)
-    target, effect = (column[tokens.action].astype(np.int64) for column in actions)
+    target, effect = (column[tokens.action].astype(np.int64) for column in actions[:2])
     stays = effect >= 0
     # Tokens that leave a frame in their middle are not counted on: they are a bonus.
     ends = ~stays & np.isin(target, identities[identities > 0])
@@ -485,7 +570,7 @@ def longest_exit(entries: _Entries, actions: _Actions, returns: Ints, depth_limi
     if not leaving.size:
         return 0
     states = len(entries.state) and int(entries.state[-1]) + 1
-    # Which action, if any, leaves a frame once more in each state to which a frame was left.
+    # Which actions, if any, leave a frame once more in each state to which a frame was left.
     at = np.flatnonzero((actions.effect < 0)[entries.action])
     key = entries.unit[at].astype(np.int64) * states + entries.state[at]
     order = np.argsort(key)
@@ -496,9 +581,10 @@ def longest_exit(entries: _Entries, actions: _Actions, returns: Ints, depth_limi
     ends = ~actions.effect[leaving]
     owner, onto = spread(first[ends], first[ends + 1] - first[ends])
     onward = actions.target[leaving][owner].astype(np.int64) * states + pairs[1][onto]
-    found = np.minimum(np.searchsorted(key, onward), len(key) - 1)
-    linked = (key[found] == onward) & (pairs[1][onto] < states)
-    edges = distinct(np.stack([leaving[owner[linked]], action[found[linked]]]))
+    onward = np.where(pairs[1][onto] < states, onward, -1)
+    begin = np.searchsorted(key, onward)
+    linked, found = spread(begin, np.searchsorted(key, onward, side="right") - begin)
+    edges = distinct(np.stack([leaving[owner[linked]], action[found]]))
     exits = (actions.effect < 0).astype(np.int64)
     while exits.max() < depth_limit:
         longer = exits.copy()

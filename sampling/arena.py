@@ -34,11 +34,15 @@ class Arena:
         survives, certain: int64, 32 class bits to a word.
         rank: surviving classes of the row before this word.
         first_entry: [q].
-        target, effect, height: [entries], as in `Table`.
+        target, effect, height, guard: [entries], as in `Table`, and after the entries of each table what counts
+            where guards fail.
+        otherwise: [entries], the entry that counts where the guard fails, -1 for refusal.
+        least, greatest, added: [guards], as in `Table.guards`.
         conditional_start, conditional_count: [q], the state's part of `conditional`.
         conditional: token classes whose fate depends on the stack.
         push_start, push_length: [strings], the string's part of `push_site`.
         push_site: call sites, the top last.
+        push_count: the count of the frame above each of them.
         ending: [q], the number of what has ended here, -1 for nothing.
         return_start: [endings], where the ending's part of `returns` begins.
         returns: the next state by call site, -1 where this never happens.
@@ -49,6 +53,8 @@ class Arena:
         most_conditional: the most conditional classes of one state.
         token_words: the most words that classes of tokens take in a row.
         deepest: the greatest depth limit.
+        most_alternatives: how often one entry may give way to another.
+        counts: whether there are guards, 0 or 1.
     """
 
     vocabulary_digest: str
@@ -63,12 +69,18 @@ class Arena:
     target: Tensor
     effect: Tensor
     height: Tensor
+    guard: Tensor
+    otherwise: Tensor
+    least: Tensor
+    greatest: Tensor
+    added: Tensor
     conditional_start: Tensor
     conditional_count: Tensor
     conditional: Tensor
     push_start: Tensor
     push_length: Tensor
     push_site: Tensor
+    push_count: Tensor
     ending: Tensor
     return_start: Tensor
     returns: Tensor
@@ -79,6 +91,8 @@ class Arena:
     most_conditional: int
     token_words: int
     deepest: int
+    most_alternatives: int
+    counts: int
 
     def __len__(self) -> int:
         """The number of grammars that there is room for."""
@@ -99,7 +113,12 @@ class Arena:
         words = table.survives.shape[1]
         strings, longest = table.push_sites.shape
         endings, sites = table.returns.shape
-        counts = np.diff(table.conditional_start)
+        conditional = np.diff(table.conditional_start)
+        # What counts where guards fail is made an entry, too.
+        others, place = np.unique(table.action_otherwise, return_inverse=True)
+        place = np.where(table.action_otherwise < 0, -1, place - int(others[0] < 0) + len(table.action))
+        # Class 0 has no entry, but looking for it must find something to read.
+        said = np.concatenate([table.action, others[others >= 0], [0]]).astype(np.int64)
         return cls(
             vocabulary_digest=table.vocabulary_digest,
             start=upload(np.array([table.start])),
@@ -110,16 +129,21 @@ class Arena:
             certain=upload(table.certain.astype(np.int64).reshape(-1), torch.int64),
             rank=upload(table.rank.reshape(-1)),
             first_entry=upload(table.first_entry),
-            # Class 0 has no entry, but looking for it must find something to read.
-            target=upload(np.append(table.target, 0)),
-            effect=upload(np.append(table.effect, 0)),
-            height=upload(np.append(table.height, 0)),
+            target=upload(table.action_target[said]),
+            effect=upload(table.action_effect[said]),
+            height=upload(table.action_height[said]),
+            guard=upload(table.action_guard[said]),
+            otherwise=upload(place[said]),
+            least=upload(table.guards[:, 0]),
+            greatest=upload(table.guards[:, 1]),
+            added=upload(table.guards[:, 2]),
             conditional_start=upload(table.conditional_start[:-1]),
-            conditional_count=upload(counts),
+            conditional_count=upload(conditional),
             conditional=upload(np.append(table.conditional, 0)),
             push_start=upload(np.arange(strings) * longest),
             push_length=upload(table.push_length),
             push_site=upload(np.append(table.push_sites.reshape(-1), -1)),
+            push_count=upload(np.append(table.push_count.reshape(-1), 0)),
             ending=upload(table.ending),
             return_start=upload(np.arange(endings) * sites),
             returns=upload(np.append(table.returns.reshape(-1), -1)),
@@ -127,9 +151,11 @@ class Arena:
             longest_exit=table.longest_exit,
             longest_end=_longest_end(table),
             longest_push=longest,
-            most_conditional=int(counts.max(initial=0)),
+            most_conditional=int(conditional.max(initial=0)),
             token_words=(table.token_classes + 31) // 32,
             deepest=table.depth_limit,
+            most_alternatives=_most_alternatives(table.action_otherwise),
+            counts=int(len(table.guards) > 1),
         )
 
     def moved(self, begins: Mapping[str, int]) -> dict[str, Tensor]:
@@ -147,6 +173,8 @@ class Arena:
             "first_entry": self.first_entry + begins["entries"],
             "target": self.target + stays.int() * begins["states"],
             "effect": self.effect + torch.where(stays, strings, -endings).int(),
+            "guard": self.guard + begins["guards"],
+            "otherwise": _shifted(self.otherwise, begins["entries"]),
             "conditional_start": self.conditional_start + begins["conditionals"],
             "push_start": self.push_start + begins["sites"],
             "ending": _shifted(self.ending, endings),
@@ -158,6 +186,17 @@ class Arena:
 def _shifted(numbers: Tensor, by: int) -> Tensor:
     """Numbers from `by` on, -1 as it is."""
     return torch.where(numbers >= 0, numbers + by, numbers)
+
+
+def _most_alternatives(otherwise: NDArray[np.int32]) -> int:
+    """The longest chain of actions that stand in for each other, after the first."""
+    length = 0
+    chain = otherwise[otherwise >= 0]
+    while chain.size:
+        length += 1
+        chain = otherwise[chain]
+        chain = chain[chain >= 0]
+    return length
 
 
 def _longest_end(table: Table) -> int:

@@ -23,10 +23,11 @@ SPACES: Final[Mapping[str, tuple[str, ...]]] = {
         *("ending", "accepting"),
     ),
     "words": ("survives", "certain", "rank"),
-    "entries": ("target", "effect", "height"),
+    "entries": ("target", "effect", "height", "guard", "otherwise"),
+    "guards": ("least", "greatest", "added"),
     "conditionals": ("conditional",),
     "strings": ("push_start", "push_length"),
-    "sites": ("push_site",),
+    "sites": ("push_site", "push_count"),
     "endings": ("return_start",),
     "returns": ("returns",),
 }

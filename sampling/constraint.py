@@ -32,6 +32,8 @@ class Position(NamedTuple):
         depth: int32 [rows], call sites on the stack.
         stack: int32 [rows, limit], call sites, the top at ``depth - 1``; what lies above it means nothing.
         finished: bool [rows], whether an end token has been read.
+        counts: int32 [rows, limit + 1], how far the frame at each depth has counted, the innermost at `depth`;
+            what lies above it means nothing.
     """
 
     grammar: Tensor
@@ -39,6 +41,7 @@ class Position(NamedTuple):
     depth: Tensor
     stack: Tensor
     finished: Tensor
+    counts: Tensor
 
     def rows(self, index: Tensor) -> Position:
         """These rows, in this order."""
@@ -123,8 +126,10 @@ class Constraint:
         number = self.store.add(table)
         room = self.arena.deepest - self.slots.stack.shape[1]
         if room > 0:
-            stack = torch.nn.functional.pad(self.slots.stack, (0, room))
-            self.slots = self.slots._replace(stack=stack)
+            stack, counts = (
+                torch.nn.functional.pad(part, (0, room)) for part in (self.slots.stack, self.slots.counts)
+            )
+            self.slots = self.slots._replace(stack=stack, counts=counts)
         return number
 
     def start(self, grammar: Tensor) -> Position:
@@ -139,6 +144,7 @@ class Constraint:
             # Never empty, so that there is always something to gather.
             stack=start.new_zeros(len(grammar), max(self.arena.deepest, 1)),
             finished=torch.zeros_like(free),
+            counts=start.new_zeros(len(grammar), max(self.arena.deepest, 1) + 1),
         )
 
     def step(self, position: Position, tokens: Tensor, end_tokens: Tensor | None = None) -> Position:
@@ -150,7 +156,7 @@ class Constraint:
             end_tokens: int [n], or [rows, n] where each row has its own (pad with one of them).
         """
         arena = self.arena
-        grammar, state, depth, stack, finished = position
+        grammar, state, _, _, finished, _ = position
         reads = position.walking & (tokens >= 0)
         ends = (tokens[:, None] == self._ends(end_tokens)).any(1)
         known = tokens.clamp(0, arena.vocabulary_size - 1).long()
@@ -159,13 +165,14 @@ class Constraint:
 
         moves = reads & ~ends & found
         stops = reads & ends & self.can_end(position)
-        depth, stack = self._push(position, below, torch.where(moves, arena.effect[entry], -1))
+        depth, stack, counts = self._push(position, below, entry, moves)
         return Position(
             grammar=grammar,
             state=torch.where(moves, arena.target[entry], state.masked_fill(reads & ~stops, DEAD)),
             depth=depth,
             stack=stack,
             finished=finished | stops,
+            counts=counts,
         )
 
     def can_end(self, position: Position) -> Tensor:
@@ -238,7 +245,8 @@ class Constraint:
         """Remember a position: one row for each slot."""
         # A position from before a deeper grammar was added has a shorter stack.
         stack = self.slots.stack[:, : position.stack.shape[1]]
-        for kept, new in zip(self.slots._replace(stack=stack), position, strict=True):
+        counts = self.slots.counts[:, : position.counts.shape[1]]
+        for kept, new in zip(self.slots._replace(stack=stack, counts=counts), position, strict=True):
             kept[slots] = new
 
     def advance(self, slots: Tensor, tokens: Tensor, end_tokens: Tensor | None = None) -> Position:
@@ -301,6 +309,8 @@ class Constraint:
             survives = following & ((bits >> bit) & 1).bool()
             rank = arena.rank[word] + _popcount(bits & ~(-1 << bit.long()))
             entry = torch.where(survives, arena.first_entry[state] + rank, entry)
+            if arena.counts:
+                survives, entry = self._guarded(survives, entry, position.counts.gather(1, depth.long()))
             effect = arena.effect[entry]
             found = found | (survives & (effect >= 0))
             if exits == arena.longest_exit:
@@ -322,19 +332,40 @@ class Constraint:
         at = arena.return_start[ending.clamp(min=0)] + site
         return arena.returns[at.masked_fill(~pops, 0)], depth
 
-    def _push(self, position: Position, below: Tensor, string: Tensor) -> tuple[Tensor, Tensor]:
-        """Stack with a string pushed above depth `below`; a row whose string is negative stays as it is."""
+    def _guarded(self, survives: Tensor, entry: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Which entries hold at these counts of their frames; those whose guards fail give way to others."""
         arena = self.arena
-        pushes = string >= 0
-        string = string.clamp(min=0)
+        for _ in range(arena.most_alternatives + 1):
+            guard = arena.guard[entry]
+            holds = (arena.least[guard] <= count) & (count <= arena.greatest[guard])
+            otherwise = arena.otherwise[entry]
+            survives = survives & (holds | (otherwise >= 0))
+            entry = torch.where(survives & ~holds, otherwise, entry)
+        return survives, entry
+
+    def _push(
+        self, position: Position, below: Tensor, entry: Tensor, moves: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Depth, stack and counts with what entries push above depth `below`, for the rows that move."""
+        arena = self.arena
+        string = torch.where(moves, arena.effect[entry], 0).clamp(min=0)
         length = arena.push_length[string]
-        depth = torch.where(pushes, below + length, position.depth)
+        depth = torch.where(moves, below + length, position.depth)
+        counts = position.counts
+        index = self._count(counts.shape[1]) - below[:, None]
+        if arena.counts:
+            added = torch.where(moves, arena.added[arena.guard[entry]], 0)
+            counts = counts + torch.where(index == 0, added[:, None], 0)
         if not arena.longest_push:
-            return depth, position.stack
-        index = self._count(position.stack.shape[1]) - below[:, None]
-        pushed = pushes[:, None] & (index >= 0) & (index < length[:, None])
-        site = arena.push_site[(arena.push_start[string][:, None] + index).masked_fill(~pushed, 0)]
-        return depth, torch.where(pushed, site, position.stack)
+            return depth, position.stack, counts
+        pushed = moves[:, None] & (index >= 0) & (index < length[:, None])
+        place = (arena.push_start[string][:, None] + index).masked_fill(~pushed, 0)
+        stack = torch.where(pushed[:, :-1], arena.push_site[place[:, :-1]], position.stack)
+        if arena.counts:
+            # A frame that is entered stands one above the site.
+            above = torch.where(pushed[:, :-1], arena.push_count[place[:, :-1]], counts[:, 1:])
+            counts = torch.cat([counts[:, :1], above], dim=1)
+        return depth, stack, counts
 
     def _count(self, end: int) -> Tensor:
         """0, 1, ... end - 1."""

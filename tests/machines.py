@@ -11,15 +11,17 @@ from sortition.grammars.errors import GrammarError
 from sortition.grammars.expr import (
     Call,
     Expr,
+    Graph,
     alternative,
     concat,
+    counted,
     literal,
     one_of,
     optional,
     repeat,
     star,
 )
-from sortition.grammars.machine import Machine
+from sortition.grammars.machine import ENDLESS, Machine
 from sortition.grammars.oracle import Walk
 from sortition.grammars.vocabulary import Vocabulary
 
@@ -61,6 +63,39 @@ NASTY = [
 def separated(item: Expr) -> Expr:
     """Nothing, or items with commas between them."""
     return optional(concat(item, star(concat(literal(b","), item))))
+
+
+def counted_string(low: int, high: int | None) -> Expr:
+    """A string of so many characters, of which some take two bytes."""
+    character = alternative(one_of([(97, 98)]), concat(literal(b"\\"), one_of([(97, 98), (34, 34)])))
+    quote = literal(b'"')
+    edges = (0, counted(character, 1, 0, high), 0), (0, counted(quote, 0, low, None), 1)
+    return concat(quote, Graph(edges, 0, frozenset({1})))
+
+
+def counted_items(item: Expr, low: int, high: int | None) -> Expr:
+    """At least one item, and so many in all, with commas between them."""
+    edges = (
+        (0, item, 1),
+        (1, counted(literal(b","), 1, 0, None if high is None else high - 1), 0),
+        (1, counted(literal(b"]"), 0, max(low, 1) - 1, None), 2),
+    )
+    return concat(literal(b"["), Graph(edges, 0, frozenset({2})))
+
+
+@cache
+def counting_machine() -> Machine:
+    """Nested arrays and strings, all with bounds, some of which are read at once."""
+    value = alternative(Call("array"), Call("short"), Call("long"), Call("number"))
+    rules = {
+        "array": counted_items(value, 2, 4),
+        "short": counted_string(0, 3),
+        "long": counted_string(2, 7),
+        "number": concat(DIGIT, star(DIGIT)),
+        "pair": concat(literal(b"{"), Call("long"), literal(b":"), value, literal(b"}")),
+        "other": concat(literal(b"{"), Call("short"), literal(b":"), Call("array"), literal(b"}")),
+    }
+    return Machine.of(rules, alternative(Call("array"), Call("pair"), Call("other")))
 
 
 @cache
@@ -135,11 +170,23 @@ def _random_machine(draw: random.Random) -> Machine:
         kinds = [*draw.choices(names, k=draw.randrange(3)), *draw.choices(strings + numbers, k=2)]
         return alternative(*map(Call, kinds))
 
-    rules: dict[str, Expr] = {name: concat(literal(b'"'), word(3), literal(b'"')) for name in strings}
+    def bounds() -> tuple[int, int | None]:
+        low = draw.randrange(4)
+        return low, draw.choice([None, low + 1, low + 4])
+
+    rules: dict[str, Expr] = {
+        name: counted_string(*bounds())
+        if draw.random() < 0.4
+        else concat(literal(b'"'), word(3), literal(b'"'))
+        for name in strings
+    }
     for name in numbers:
         digits = one_of([(48, 49)])
         rules[name] = concat(digits, repeat(digits, 0, draw.choice([None, 1, 2])))
     for name in names:
+        if draw.random() < 0.2:
+            rules[name] = counted_items(value(), *bounds())
+            continue
         if draw.random() < 0.4:
             body = separated(value())
         elif draw.random() < 0.5:
@@ -152,7 +199,7 @@ def _random_machine(draw: random.Random) -> Machine:
     return Machine.of(rules, value())
 
 
-def random_arrays(draw: random.Random) -> Machine:
+def random_arrays(draw: random.Random, tests: int = 0) -> Machine:
     """A machine of random arrays: no language anyone would want, but every situation that arrays can say."""
     states, classes, sites, endings = 9, 4, 4, 3
     generator = np.random.default_rng(draw.randrange(1 << 32))
@@ -169,21 +216,65 @@ def random_arrays(draw: random.Random) -> Machine:
     byte_class = np.full(256, classes, np.uint8)
     byte_class[97 : 97 + classes] = np.arange(classes)
     nothing = np.full((states, 1), -1)
+    move, call = np.hstack([move, nothing]), np.hstack([call, nothing])
+    if tests:
+        # Each of the tests is that of a state of its own, to which half of the moves without calls go.
+        cuts = np.sort(generator.integers(0, 9, (tests, classes)), axis=1)
+        cuts[:, generator.integers(1, classes + 1) :] = ENDLESS
+        outcomes = generator.integers(0, states, (tests, classes + 1))
+        outcomes[generator.random(outcomes.shape) < 0.2] = -1
+        pushed = generator.integers(0, sites, outcomes.shape)
+        pushed[(outcomes < 0) | (generator.random(outcomes.shape) < 0.7)] = -1
+        tested = (move >= 0) & (call < 0) & (generator.random(move.shape) < 0.5)
+        move[tested] = states + generator.integers(0, tests, int(tested.sum()))
+        move, call = np.vstack([move, outcomes]), np.vstack([call, pushed])
+        ending = np.append(ending, np.full(tests, -1))
     return Machine(
         byte_class=byte_class,
-        move=np.hstack([move, nothing]).astype(np.int32),
-        call=np.hstack([call, nothing]).astype(np.int32),
+        move=move.astype(np.int32),
+        call=call.astype(np.int32),
         ending=ending.astype(np.int32),
         returns=returns.astype(np.int32),
         accepting=ending < 0,
+        test=np.append(np.full(states, -1), np.arange(tests)).astype(np.int32),
+        step=generator.integers(0, 3, tests).astype(np.int32),
+        cuts=(cuts if tests else np.empty((0, 0))).astype(np.int32),
         depth=1000,
     )
 
 
+def standing(machine: Machine) -> list[int]:
+    """The states in which a text can be: not those that are left as soon as they are reached."""
+    states: list[int] = np.flatnonzero(~machine.leaves & (machine.test < 0)).tolist()
+    return states
+
+
+Place = tuple[int, int, tuple[tuple[int, int], ...]]
+"""A state, the count of its frame, and the call sites below it with the counts of theirs, the top last."""
+
+
+def place_of(walk: Walk) -> Place:
+    """Where a walk is."""
+    return walk.state, walk.count, tuple(zip(walk.stack, walk.counts, strict=True))
+
+
+def put(walk: Walk, place: Place) -> Walk:
+    """The walk, from now on at another place."""
+    walk.state, walk.count = place[:2]
+    walk.stack, walk.counts = [site for site, _ in place[2]], [count for _, count in place[2]]
+    return walk
+
+
+def random_place(machine: Machine, draw: random.Random, state: int) -> Place:
+    """This state, with any count, on any stack."""
+    sites = range(machine.returns.shape[1])
+    stack = tuple((draw.choice(sites), draw.randrange(9)) for _ in range(draw.randrange(6)))
+    return state, draw.randrange(9), stack
+
+
 def spelled(machine: Machine) -> bytes:
     """Every byte that the machine reads."""
-    read = (machine.move >= 0).any(axis=0)[machine.byte_class]
-    return bytes(np.flatnonzero(read).tolist())
+    return bytes(np.flatnonzero(machine.spells).tolist())
 
 
 def random_text(machine: Machine, draw: random.Random, length: int) -> bytes:

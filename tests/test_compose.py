@@ -12,62 +12,70 @@ import machines
 import models
 import numpy as np
 import pytest
+from machines import Place
 
 from sortition.grammars import compose as compose_module
 from sortition.grammars.background import SWITCH, Background
-from sortition.grammars.compose import DEAD, IDENTITY, NO_PUSH, SELF, Composer, Composition, compose
+from sortition.grammars.compose import DEAD, IDENTITY, SELF, Composer, Composition, compose
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import alternative, literal
 from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Walk
 from sortition.grammars.trie import Trie
 
-Place = tuple[int, list[int]]
 
-
-def apply(maps: Composition, returns: np.ndarray, number: int, state: int, stack: list[int]) -> Place | None:
-    """A map applied to a state and a stack, as `Composition` describes it."""
-    stack = stack.copy()
+def apply(maps: Composition, returns: np.ndarray, number: int, place: Place) -> Place | None:
+    """A map applied to a place, as `Composition` describes it."""
+    state, count, below = place
+    stack = list(below)
     while number != DEAD:
         elements = maps.elements[:, maps.start[number] : maps.start[number + 1]]
-        found = np.flatnonzero(elements[0] == state)
-        if not found.size:
-            return None
-        _, target, effect = elements[:, found[0]].tolist()
-        if effect >= 0:
+        for target, effect in elements[1:, elements[0] == state].T.tolist():
             pushed = []
-            while effect != NO_PUSH:
-                pushed.append(int(maps.push_site[effect]))
-                effect = int(maps.push_parent[effect])
-            return target, stack + pushed[::-1]
+            if effect < 0:
+                guard, ending = divmod(~effect, len(returns))
+            else:
+                while maps.push_parent[effect] >= 0:
+                    pushed.append((int(maps.push_site[effect]), int(maps.push_count[effect])))
+                    effect = int(maps.push_parent[effect])
+                guard, ending = int(maps.push_count[effect]), -1
+            low, high, added = maps.guards[:, guard].tolist()
+            if low <= count <= high:
+                break
+        else:
+            return None
+        if ending < 0:
+            count += added
+            for site, above in pushed[::-1]:
+                stack.append((site, count))
+                count = above
+            return target, count, tuple(stack)
         if not stack:
             return None
-        state = int(returns[~effect, stack.pop()])
+        site, count = stack.pop()
+        state = int(returns[ending, site])
         number = number if target == SELF else target
     return None
 
 
-def walked(machine: Machine, text: bytes, state: int, stack: list[int]) -> Place | None:
-    walk = Walk(machine)
-    walk.state, walk.stack = state, stack.copy()
-    return (walk.state, walk.stack) if all(walk.advance(byte) for byte in text) else None
+def walked(machine: Machine, text: bytes, place: Place) -> Place | None:
+    walk = machines.put(Walk(machine), place)
+    return machines.place_of(walk) if all(walk.advance(byte) for byte in text) else None
 
 
+@pytest.mark.parametrize("tests", [0, 3])
 @pytest.mark.parametrize("seed", range(60))
-def test_maps_of_random_arrays(seed: int) -> None:
+def test_maps_of_random_arrays(seed: int, tests: int) -> None:
     draw = random.Random(seed)
-    machine = machines.random_arrays(draw)
+    machine = machines.random_arrays(draw, tests)
     composer = Composer(machine)
     words = [bytes(draw.choices(b"abcd", k=draw.randrange(7))) for _ in range(60)]
     numbers = [composer.word(word) for word in words]
     maps = composer.composition(np.array(numbers, np.int32))
-    # A leaf is never where a text is: its frame has ended.
-    states = np.flatnonzero(~machine.leaves).tolist()
     for word, number in zip(words, numbers, strict=True):
-        for state in states:
-            stack = draw.choices(range(machine.returns.shape[1]), k=draw.randrange(6))
-            expected = walked(machine, word, state, stack)
-            assert apply(maps, machine.returns, number, state, stack) == expected, (word, state, stack)
+        for state in machines.standing(machine):
+            place = machines.random_place(machine, draw, state)
+            assert apply(maps, machine.returns, number, place) == walked(machine, word, place), (word, place)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -113,29 +121,41 @@ def test_a_token_of_many_brackets() -> None:
     composer = Composer(machine)
     deep = composer.word(b"[" * 300)
     maps = composer.composition(np.array([deep, composer.word(b"]" * 300)], np.int32))
-    place = apply(maps, machine.returns, deep, 0, [])
-    assert place == walked(machine, b"[" * 300, 0, []) and place is not None and len(place[1]) == 300
-    closed = apply(maps, machine.returns, composer.word(b"]" * 300), *place)
-    assert closed == walked(machine, b"]" * 300, *place) and closed is not None and not closed[1]
+    place = apply(maps, machine.returns, deep, (0, 0, ()))
+    assert place == walked(machine, b"[" * 300, (0, 0, ())) and place is not None and len(place[2]) == 300
+    closed = apply(maps, machine.returns, composer.word(b"]" * 300), place)
+    assert closed == walked(machine, b"]" * 300, place) and closed is not None and not closed[2]
 
 
-Effect = tuple[int, object, tuple[int, ...] | int]
+Effect = tuple[int, object, tuple[object, ...]]
 
 
-def meanings(composition: Composition) -> list[object]:
-    """What each token does, whatever the numbers of maps and strings."""
-    strings: list[tuple[int, ...]] = [()]
-    for above, site in zip(composition.push_parent[1:], composition.push_site[1:], strict=True):
-        strings.append((*strings[above], int(site)) if above < len(strings) else ())
+def meanings(composition: Composition, endings: int) -> list[object]:
+    """What each token does, whatever the numbers of maps, strings and guards."""
+    guards = composition.guards.T.tolist()
+    parents, sites, counts = (
+        column.tolist()
+        for column in (composition.push_parent, composition.push_site, composition.push_count)
+    )
+
+    def string(number: int) -> tuple[object, ...]:
+        if parents[number] < 0:
+            return (tuple(guards[counts[number]]),)
+        return (*string(parents[number]), sites[number], counts[number])
+
     known: dict[int, tuple[Effect, ...]] = {}
 
     def meaning(number: int) -> tuple[Effect, ...]:
         if number not in known:
             elements = composition.elements[:, composition.start[number] : composition.start[number + 1]]
             known[number] = tuple(
-                (source, target, strings[effect])
+                (source, target, string(effect))
                 if effect >= 0
-                else (source, target if target == SELF else meaning(target), effect)
+                else (
+                    source,
+                    target if target == SELF else meaning(target),
+                    (tuple(guards[~effect // endings]), ~effect % endings),
+                )
                 for source, target, effect in elements.T.tolist()
             )
         return known[number]
@@ -143,10 +163,10 @@ def meanings(composition: Composition) -> list[object]:
     return [None if number == DEAD else meaning(number) for number in composition.map_of_token.tolist()]
 
 
-def same(one: Composition, other: Composition) -> bool:
+def same(one: Composition, other: Composition, machine: Machine) -> bool:
     """Whether tokens do the same and fall into the same classes, with as many maps of the same sizes."""
     return (
-        meanings(one) == meanings(other)
+        meanings(one, len(machine.returns)) == meanings(other, len(machine.returns))
         and one.identities == other.identities
         and np.array_equal(np.sort(np.diff(one.start)), np.sort(np.diff(other.start)))
         and len(np.unique(one.map_of_token)) == len(np.unique(other.map_of_token))
@@ -157,28 +177,28 @@ def test_compiled_loops_find_the_same_maps() -> None:
     compose_jit = pytest.importorskip("sortition.grammars.compose_jit")
     for seed in range(60):
         draw = random.Random(seed)
-        machine = machines.random_machine(draw) if seed % 2 else machines.random_arrays(draw)
+        machine = machines.random_machine(draw) if seed % 2 else machines.random_arrays(draw, seed % 3)
         tokens = [bytes(draw.choices(b"abcde", k=draw.randrange(9))) for _ in range(80)]
         trie = machines.random_vocabulary(machine, draw).trie if seed % 2 else Trie.of(tokens)
-        assert same(compose(machine, trie), compose(machine, trie, compose_jit.FastComposer))
+        assert same(compose(machine, trie), compose(machine, trie, compose_jit.FastComposer), machine)
 
 
 def test_compiled_loops_step_by_step() -> None:
     compose_jit = pytest.importorskip("sortition.grammars.compose_jit")
     draw = random.Random(1)
-    machine = machines.random_arrays(draw)
+    machine = machines.random_arrays(draw, 2)
     plain, fast = Composer(machine), compose_jit.FastComposer(machine)
     for _ in range(100):
         text = bytes(draw.choices(b"abcd", k=draw.randrange(8)))
         one = plain.composition(np.array([plain.word(text)], np.int32))
         other = fast.composition(np.array([fast.word(text)], np.int32))
-        assert meanings(one) == meanings(other)
+        assert meanings(one, len(machine.returns)) == meanings(other, len(machine.returns))
 
 
 def test_compiled_loops_on_a_real_vocabulary() -> None:
     compose_jit = pytest.importorskip("sortition.grammars.compose_jit")
     machine, trie = machines.json_machine(), models.vocabulary("smollm2").trie
-    assert same(compose(machine, trie), compose(machine, trie, compose_jit.FastComposer))
+    assert same(compose(machine, trie), compose(machine, trie, compose_jit.FastComposer), machine)
 
 
 def test_many_maps_outgrow_every_array() -> None:
@@ -190,7 +210,7 @@ def test_many_maps_outgrow_every_array() -> None:
     composition = compose(machine, trie)
     assert len(composition.start) > 2500
     compose_jit = pytest.importorskip("sortition.grammars.compose_jit")
-    assert same(composition, compose(machine, trie, compose_jit.FastComposer))
+    assert same(composition, compose(machine, trie, compose_jit.FastComposer), machine)
 
 
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +223,10 @@ def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     # In pieces the maps may be found in another order, so only what each token does is compared.
     assert len(np.unique(in_pieces.map_of_token)) == len(np.unique(whole.map_of_token))
     for token, (one, other) in enumerate(zip(whole.map_of_token, in_pieces.map_of_token, strict=True)):
-        for state in np.flatnonzero(~machine.leaves).tolist():
-            stack = draw.choices(range(machine.returns.shape[1]), k=3)
-            expected = apply(whole, machine.returns, int(one), state, stack)
-            assert apply(in_pieces, machine.returns, int(other), state, stack) == expected, token
+        for state in machines.standing(machine):
+            place = machines.random_place(machine, draw, state)
+            expected = apply(whole, machine.returns, int(one), place)
+            assert apply(in_pieces, machine.returns, int(other), place) == expected, token
 
 
 def test_too_many_elements(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import machines
 import numpy as np
 import pytest
+from machines import Place
 
 from sortition.grammars import table as table_module
 from sortition.grammars.errors import GrammarError, TooLarge, Unsatisfiable
@@ -21,39 +22,53 @@ from sortition.grammars.oracle import Room, Walk, allowed_tokens, read
 from sortition.grammars.table import Table, build_table
 from sortition.grammars.vocabulary import Vocabulary
 
-Place = tuple[int, tuple[int, ...]]
-
 
 def step(table: Table, place: Place, token: int) -> Place | None:
     """One token by the arrays alone, as the docstrings of `Table` have it."""
-    state, stack = place
+    state, count, below = place
+    stack = list(below)
     unit = int(table.token_class[token])
     while True:
         row, word, bit = table.row_of_state[state], unit >> 5, unit & 31
         if not int(table.survives[row, word]) >> bit & 1:
             return None
-        below = int(table.survives[row, word]) & ((1 << bit) - 1)
-        entry = int(table.first_entry[state] + table.rank[row, word]) + below.bit_count()
-        action = table.action[entry]
+        before = int(table.survives[row, word]) & ((1 << bit) - 1)
+        entry = int(table.first_entry[state] + table.rank[row, word]) + before.bit_count()
+        action = int(table.action[entry])
+        low, high, added = table.guards[table.action_guard[action]].tolist()
+        while not low <= count <= high:
+            action = int(table.action_otherwise[action])
+            if action < 0:
+                return None
+            low, high, added = table.guards[table.action_guard[action]].tolist()
         target, effect = int(table.action_target[action]), int(table.action_effect[action])
         if effect >= 0:
             if len(stack) + int(table.action_height[action]) > table.depth_limit:
                 return None
-            pushed = table.push_sites[effect, : table.push_length[effect]].tolist()
-            return target, (*stack, *pushed)
+            count += added
+            length = table.push_length[effect]
+            for site, above in zip(
+                table.push_sites[effect, :length].tolist(),
+                table.push_count[effect, :length].tolist(),
+                strict=True,
+            ):
+                stack.append((site, count))
+                count = above
+            return target, count, tuple(stack)
         if not stack:
             return None
-        state, stack, unit = int(table.returns[~effect, stack[-1]]), stack[:-1], target
+        site, count = stack.pop()
+        state, unit = int(table.returns[~effect, site]), target
         if state < 0:
             return None
 
 
 def can_end(table: Table, place: Place) -> bool:
-    state, stack = place
+    state, _, stack = place
     while not table.accepting[state]:
         if table.ending[state] < 0 or not stack:
             return False
-        state, stack = int(table.returns[table.ending[state], stack[-1]]), stack[:-1]
+        state, stack = int(table.returns[table.ending[state], stack[-1][0]]), stack[:-1]
         if state < 0:
             return False
     return True
@@ -73,11 +88,11 @@ def check_against_the_walk(machine: Machine, vocabulary: Vocabulary, draw: rando
     room = room_of(machine, table)
     prefixes = 0
     for _ in range(walks):
-        place: Place | None = (table.start, ())
+        place: Place | None = (table.start, 0, ())
         walk: Walk | None = Walk(machine)
         for _ in range(draw.randrange(30)):
             assert place is not None and walk is not None
-            assert place == (walk.state, tuple(walk.stack))
+            assert place == machines.place_of(walk)
             assert can_end(table, place) == walk.can_end
             prefixes += 1
             allowed = allowed_tokens(walk, vocabulary, room)
@@ -110,7 +125,13 @@ def test_random_rules_near_the_limit(seed: int, limit: int, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "machine", [machines.json_machine, machines.brackets_machine, machines.required_key_machine]
+    "machine",
+    [
+        machines.json_machine,
+        machines.brackets_machine,
+        machines.required_key_machine,
+        machines.counting_machine,
+    ],
 )
 def test_nested_languages(machine: Callable[[], Machine]) -> None:
     draw = random.Random(5)
@@ -122,29 +143,28 @@ def test_nested_languages(machine: Callable[[], Machine]) -> None:
     assert check_against_the_walk(machine(), vocabulary, draw, walks=30) > 100
 
 
+@pytest.mark.parametrize("tests", [0, 3])
 @pytest.mark.parametrize("seed", range(40))
-def test_random_arrays(seed: int) -> None:
+def test_random_arrays(seed: int, tests: int) -> None:
     # These have dead ends of their own, so that only single steps are compared, from any place.
     draw = random.Random(seed)
-    machine = machines.random_arrays(draw)
+    machine = machines.random_arrays(draw, tests)
     tokens = [bytes([byte]) for byte in b"abcd"] + [bytes(draw.choices(b"abcd", k=5)) for _ in range(60)]
     vocabulary = Vocabulary.of(tokens, end_tokens=[])
     table = build_table(machine, vocabulary)
     for _ in range(40):
-        walk = Walk(machine)
-        walk.state = draw.choice(np.flatnonzero(~machine.leaves).tolist())
-        walk.stack = draw.choices(range(machine.returns.shape[1]), k=draw.randrange(6))
-        assert can_end(table, (walk.state, tuple(walk.stack))) == walk.can_end
+        place = machines.random_place(machine, draw, draw.choice(machines.standing(machine)))
+        walk = machines.put(Walk(machine), place)
+        assert can_end(table, place) == walk.can_end
         for token, text in enumerate(tokens):
             after = read(walk, text)
-            place = step(table, (walk.state, tuple(walk.stack)), token)
-            assert place == (None if after is None else (after.state, tuple(after.stack)))
+            assert step(table, place, token) == (None if after is None else machines.place_of(after))
 
 
 def places(table: Table, most: int = 1000) -> dict[Place, list[Place]] | None:
     """All places that a table can reach and where they lead, None if there are too many."""
     found: dict[Place, list[Place]] = {}
-    waiting: list[Place] = [(table.start, ())]
+    waiting: list[Place] = [(table.start, 0, ())]
     while waiting:
         place = waiting.pop()
         if place in found:
@@ -213,7 +233,7 @@ def test_without_recursion_nothing_is_asked_of_the_stack() -> None:
             continue
         table = build_table(machine, machines.random_vocabulary(machine, draw))
         graph = places(table)
-        deepest = max((len(stack) for _, stack in graph or {}), default=0)
+        deepest = max((len(stack) for *_, stack in graph or {}), default=0)
         assert (
             not table.recursive
             and not table.action_height.any()
@@ -249,20 +269,20 @@ def test_missing_bytes_exactly_where_nothing_nests(seed: int) -> None:
         walk = Walk(machine)
         walk.state = state
         after = (read(walk, text) for text in vocabulary.tokens if text)
-        graph[state, ()] = [(other.state, ()) for other in after if other is not None]
-    good = completable(graph, {(state, ()) for state in range(len(machine)) if machine.accepting[state]})
+        graph[state, 0, ()] = [(other.state, 0, ()) for other in after if other is not None]
+    good = completable(graph, {(state, 0, ()) for state in range(len(machine)) if machine.accepting[state]})
     try:
         table = build_table(machine, vocabulary)
     except Unsatisfiable as error:
-        assert "vocabulary cannot spell" in str(error) and (0, ()) not in good
+        assert "vocabulary cannot spell" in str(error) and (0, 0, ()) not in good
         return
-    assert (0, ()) in good
+    assert (0, 0, ()) in good
     for place in places(table) or ():
         walk = Walk(machine)
         walk.state = place[0]
         for token, text in enumerate(vocabulary.tokens):
             after = read(walk, text) if text else None
-            expected = after is not None and (after.state, ()) in good
+            expected = after is not None and (after.state, 0, ()) in good
             assert (step(table, place, token) is not None) == expected
 
 
@@ -305,8 +325,8 @@ def test_a_vocabulary_that_cannot_spell_the_language() -> None:
     with pytest.raises(Unsatisfiable, match="vocabulary cannot spell"):
         build_table(machines.brackets_machine(), Vocabulary.of([b"[", b"a"], end_tokens=[]))
     table = build_table(Machine.of({}, literal(b"abc")), vocabulary)
-    assert step(table, (0, ()), 0) is None, "after `a` alone there is no `b`"
-    assert step(table, (0, ()), 1) is not None
+    assert step(table, (0, 0, ()), 0) is None, "after `a` alone there is no `b`"
+    assert step(table, (0, 0, ()), 1) is not None
 
 
 def test_tokens_of_equal_bytes_are_both_kept() -> None:
