@@ -409,7 +409,9 @@ class Composer:
         begin = np.pad(cuts, ((0, 0), (1, 0)))
         end = np.pad(cuts, ((0, 0), (0, 1)), constant_values=ENDLESS)
         empty = self._push_parent[string] < 0
-        low, high, added = self._guards[:, np.where(empty, self._push_count[string], NO_GUARD)].astype(np.int64)
+        low, high, added = self._guards[:, np.where(empty, self._push_count[string], NO_GUARD)].astype(
+            np.int64
+        )
         # What the token has entered itself has counted to one number so far.
         low, high = (np.where(empty, bound, 0) for bound in (low, high))
         added = np.where(empty, added, self._push_count[string]) + self._step[test]
@@ -474,9 +476,7 @@ class Composer:
             return strings.astype(np.int64)
         width, most = self._returns.shape[1], int(np.max(counts)) + 1
         keys, which = np.unique((strings * width + sites) * most + counts, return_inverse=True)
-        return self._strings(
-            [(*divmod(key // most, width), key % most) for key in keys.tolist()]
-        )[which]
+        return self._strings([(*divmod(key // most, width), key % most) for key in keys.tolist()])[which]
 
     def _strings(self, strings: Sequence[tuple[int, int, int]]) -> Wide:
         """The numbers of strings, each given by its parent, the site on top and the count above it."""

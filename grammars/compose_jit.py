@@ -25,7 +25,6 @@ from sortition.grammars.compose import (
     Ints,
     Wide,
 )
-
 from sortition.grammars.machine import ENDLESS
 
 if TYPE_CHECKING:
@@ -144,8 +143,8 @@ def _settled(machine: Any, strings: Any, guards: Any, state: Any, string: Any) -
 
     The target is `NOWHERE` where that is impossible, and the identity of the ending where the frame is left.
     """
-    _, _, ending, leaf, returns, identity_of_ending = machine[:6]
-    parent, sites, counts = strings[:3]
+    _, _, ending, leaf, returns = machine[:5]
+    parent, sites = strings[:2]
     while leaf[state] and parent[string] >= 0:
         state = returns[ending[state], sites[string]]
         string = parent[string]

@@ -90,8 +90,8 @@ class Graph(Expr):
 class Counted(Expr):
     """The body, under a test of how far the frame has counted.
 
-    Every frame counts from 0. The first unit of the body adds `step` to the count, and can be read only if that
-    makes it at least `low` and at most `high` (None: no upper bound). The body is not empty.
+    Every frame counts from 0. The first unit of the body adds `step` to the count, and can be read only if
+    that makes it at least `low` and at most `high` (None: no upper bound). The body is not empty.
     """
 
     body: Expr

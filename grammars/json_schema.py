@@ -24,6 +24,7 @@ from sortition.grammars.json_containers import Member, array_of, object_of
 from sortition.grammars.json_numbers import NUMBER, number
 from sortition.grammars.json_strings import (
     any_string,
+    counts,
     finite,
     language_of_any,
     of_language,
@@ -269,7 +270,11 @@ class _Lowering:
                 parts = dict.fromkeys(part for facts in cases for part in _parts(facts))
                 free = {type(part) for part in parts if part in _FREE}
                 kept = [part for part in parts if part in _FREE or type(part) not in free]
-                strings = tuple(part for part in kept if isinstance(part, Strings) and part.values is None)
+                strings = tuple(
+                    part
+                    for part in kept
+                    if isinstance(part, Strings) and part.values is None and counts(part) is None
+                )
                 if len(strings) > FEW:
                     kept = [part for part in kept if part not in strings]
                 names = tuple(dict.fromkeys(self._name(part, terms) for part in kept))

@@ -22,6 +22,7 @@ from sortition.grammars.expr import (
     Expr,
     Graph,
     alternative,
+    concat,
     literal,
     merge,
     one_of,
@@ -29,7 +30,8 @@ from sortition.grammars.expr import (
     star,
 )
 from sortition.grammars.formats import NOT_ENFORCED, format_automaton, others_automaton
-from sortition.grammars.json_characters import PLAIN, SPECIAL, Characters, Spelling
+from sortition.grammars.json_characters import PLAIN, QUOTE, SPECIAL, Characters, Spelling
+from sortition.grammars.json_lengths import Lengths
 from sortition.grammars.regex import parse
 from sortition.grammars.schema_facts import Source, Strings
 
@@ -61,16 +63,33 @@ def exists(strings: Strings) -> bool:
     """Whether there is such a string."""
     if strings.values is not None:
         return bool(_kept(strings, *_checked(strings)))
-    return not _has_conditions(strings) or not language(strings).is_empty
+    if not _has_conditions(strings):
+        return True
+    lengths = counts(strings)
+    return not (language(strings) if lengths is None else lengths).is_empty
 
 
 def positions(strings: Strings) -> int:
     """How many places in a string have to be told apart."""
     if strings.values is not None:
         return 0
+    lengths = counts(strings)
+    if lengths is not None:
+        return len(lengths.automaton)
     if _has_conditions(strings):
         return len(language(strings))
     return strings.low if strings.high is None else strings.high
+
+
+def counts(strings: Strings) -> Lengths | None:
+    """The strings of a set as an automaton that counts, None if it should not or cannot."""
+    patterns, formats = _checked(strings)
+    with _placed(strings):
+        return (
+            None
+            if strings.values is not None
+            else _counts(patterns, formats, strings.excluded, strings.low, strings.high)
+        )
 
 
 def language(strings: Strings) -> Automaton:
@@ -171,6 +190,10 @@ def finite(texts: Iterable[str]) -> Automaton:
 def _string(strings: Strings, patterns: _Named, formats: _Named, called: bool) -> Spelling:
     if strings.values is not None:
         return words(_kept(strings, patterns, formats), called)
+    lengths = _counts(patterns, formats, strings.excluded, strings.low, strings.high)
+    if lengths is not None:
+        characters = Characters(False, called)
+        return Spelling(concat(QUOTE, lengths.expr(characters.any_of, QUOTE)), characters.rules)
     if patterns or formats or strings.excluded:
         automaton = _language(patterns, formats, strings.excluded, strings.low, strings.high)
         return of_language(automaton, False, called)
@@ -200,6 +223,13 @@ def _language(
     patterns: _Named, formats: _Named, excluded: frozenset[str], low: int, high: int | None
 ) -> Automaton:
     return _of_lengths(_conditions(patterns, formats, excluded), low, high)
+
+
+@lru_cache(maxsize=CACHED_SETS)
+def _counts(
+    patterns: _Named, formats: _Named, excluded: frozenset[str], low: int, high: int | None
+) -> Lengths | None:
+    return Lengths.of(_conditions(patterns, formats, excluded), low, high)
 
 
 @lru_cache(maxsize=CACHED_SETS)

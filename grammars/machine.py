@@ -53,8 +53,8 @@ class Machine:
         ending: int32 [states], which set of rules has ended here, -1 for none.
         returns: int32 [endings, sites], the state after popping a site, -1 where this never happens.
         accepting: bool [states], whether the text may end here.
-        test: int32 [states], the number of the state's test, -1 for none. A state with a test is left at once:
-            its moves and call sites are not by class but by the outcome of the test.
+        test: int32 [states], the number of the state's test, -1 for none. A state with a test is left at
+            once: its moves and call sites are not by class but by the outcome of the test.
         step: int32 [tests], what is added to the count.
         cuts: int32 [tests, most], ascending, filled up with `ENDLESS`; the outcome of a test is how many of
             its cuts are not above the count.
@@ -96,7 +96,6 @@ class Machine:
         """bool [states]: whether the frame ends as soon as this state is reached."""
         ends: NDArray[np.bool_] = (self.ending >= 0) & (self.move < 0).all(axis=1)
         return ends
-
 
     @property
     def spells(self) -> NDArray[np.bool_]:

@@ -28,8 +28,8 @@ _BOTTOM: Final = -1
 Mask: TypeAlias = NDArray[np.uint32]
 
 Stack: TypeAlias = "tuple[int, Stack, int, int] | None"
-"""The top call site, the stack below it, the number of sites, and the count of the frame below the top: shared
-by all who grew from it."""
+"""The top call site, the stack below it, the number of sites, and the count of the frame below the top:
+shared by all who grew from it."""
 
 
 class _Place(NamedTuple):

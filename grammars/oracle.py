@@ -46,7 +46,7 @@ class Walk:
             if machine.move[after.state, outcome] < 0:
                 return False
             after._move(outcome)
-        while machine.leaves[after.state]:
+        while machine.ending[after.state] >= 0 and (machine.move[after.state] < 0).all():
             if not after._leave():
                 return False
         self.state, self.count, self.stack, self.counts = after.state, after.count, after.stack, after.counts

@@ -422,7 +422,7 @@ def _entries(
 
 
 def _guards(composition: Composition, used: Wide) -> tuple[Wide, Ints]:
-    """Numbers of guards for those used, and the guards [guards, 3]: the one that always holds is the first."""
+    """Numbers of the used guards, and the guards [guards, 3]; the first is the one that always holds."""
     numbers = np.unique(np.append(used, NO_GUARD))
     low, high, added = composition.guards[:, numbers]
     order = np.lexsort((added, -high, low))
@@ -443,13 +443,20 @@ def _alternatives(entries: _Entries, actions: int) -> tuple[Flags, Ints, Wide, I
     base, otherwise = [np.arange(actions)], [np.full(actions, -1)]
     waiting = np.flatnonzero(last & ~first) - 1
     while waiting.size:
-        keys, number = np.unique(np.stack([action[waiting], action[waiting + 1]]), axis=1, return_inverse=True)
+        keys, number = np.unique(
+            np.stack([action[waiting], action[waiting + 1]]), axis=1, return_inverse=True
+        )
         action[waiting] = actions + number.reshape(-1)
         actions += keys.shape[1]
         base.append(keys[0])
         otherwise.append(keys[1])
         waiting = waiting[~first[waiting]] - 1
-    return first, action[first].astype(np.int32), np.concatenate(base), np.concatenate(otherwise).astype(np.int32)
+    return (
+        first,
+        action[first].astype(np.int32),
+        np.concatenate(base),
+        np.concatenate(otherwise).astype(np.int32),
+    )
 
 
 def _ranked(keys: Wide) -> tuple[Wide, Wide]:
@@ -484,7 +491,8 @@ def _strings(composition: Composition, used: NDArray[np.integer]) -> tuple[Wide,
     guard = np.zeros(len(is_used), np.int64)
     guard[strings] = composition.push_count[above]
     padded, counts = (
-        np.array(rows, np.int32).reshape(-1, len(strings))[::-1].T for rows in (reversed_sites, reversed_counts)
+        np.array(rows, np.int32).reshape(-1, len(strings))[::-1].T
+        for rows in (reversed_sites, reversed_counts)
     )
     # The padding stands at the bottom; a stable sort moves it to the top.
     order = np.argsort(padded < 0, axis=1, kind="stable")

@@ -34,7 +34,7 @@ class Arena:
         survives, certain: int64, 32 class bits to a word.
         rank: surviving classes of the row before this word.
         first_entry: [q].
-        target, effect, height, guard: [entries], as in `Table`, and after the entries of each table what counts
+        target, effect, height, guard: [entries], as in `Table`; after the entries of each table, what counts
             where guards fail.
         otherwise: [entries], the entry that counts where the guard fails, -1 for refusal.
         least, greatest, added: [guards], as in `Table.guards`.

@@ -32,8 +32,8 @@ class Position(NamedTuple):
         depth: int32 [rows], call sites on the stack.
         stack: int32 [rows, limit], call sites, the top at ``depth - 1``; what lies above it means nothing.
         finished: bool [rows], whether an end token has been read.
-        counts: int32 [rows, limit + 1], how far the frame at each depth has counted, the innermost at `depth`;
-            what lies above it means nothing.
+        counts: int32 [rows, limit + 1], how far the frame at each depth has counted, the innermost
+            at `depth`; what lies above it means nothing.
     """
 
     grammar: Tensor

@@ -107,6 +107,20 @@ def test_walks_of_one_grammar(seed: int) -> None:
     walk(constraint, texts, constraint.start(torch.tensor([0] * 8)), draw, 25, wrong=0.05)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_walks_of_grammars_that_count(seed: int) -> None:
+    draw = random.Random(seed)
+    counting = machines.random_machine(draw, counts=True) if seed else machines.counting_machine()
+    # Where bytes are missing, counts become states.
+    vocabulary = Vocabulary.of([*SMALL.tokens, b"\\", b'aa\\"'], end_tokens=[])
+    tables = [build_table(machine, vocabulary) for machine in (machines.json_machine(), counting)]
+    constraint = Constraint(tables[:1], end_tokens=ENDS)
+    assert constraint.add(tables[1]) == 1
+    assert seed or constraint.arena.counts
+    texts = Texts(tables, [1, 0, 1, 1, 1], ENDS)
+    walk(constraint, texts, constraint.start(torch.tensor([1, 0, 1, 1, 1])), draw, 40, wrong=0.02)
+
+
 @pytest.mark.parametrize("machine", [machines.brackets_machine(), machines.required_key_machine()])
 def test_walks_to_the_depth_limit(machine: Machine) -> None:
     table = build_table(machine, SMALL)

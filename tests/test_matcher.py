@@ -284,6 +284,14 @@ SCHEMAS: list[object] = [
     {"type": "string", "pattern": "^[a-f]{2,5}(-[0-9]+)*$"},
     {"type": "object", "additionalProperties": {"type": "string", "maxLength": 30}},
     {"type": "array", "prefixItems": [{"type": "string", "format": "date"}, {"type": "boolean"}]},
+    {"type": "string", "minLength": 20, "maxLength": 60},
+    {
+        "type": "object",
+        "properties": {
+            "a": {"anyOf": [{"type": "string", "maxLength": 40}, {"type": "string", "minLength": 60}]},
+            "b": {"type": "string", "pattern": "^([a-z]+-)*[a-z]+$", "minLength": 15, "maxLength": 33},
+        },
+    },
 ]
 
 
@@ -293,7 +301,7 @@ class Trial:
     def __init__(self, machine: Machine, vocabulary: Vocabulary, room: Room | None) -> None:
         self.machine, self.trie, self.room = machine, vocabulary.trie, room
         # Places are numbered; number 0 is where a refused byte leads.
-        self.number: dict[tuple[int, tuple[int, ...]] | None, int] = {None: 0}
+        self.number: dict[machines.Place | None, int] = {None: 0}
         self.walks: list[Walk] = [Walk(machine)]
         self.fits = [False]
         self.after = np.full((1, machine.move.shape[1]), 0)
@@ -321,7 +329,7 @@ class Trial:
         self.after[place, byte_class] = self.place(walk) if walk.advance(byte) else 0
 
     def place(self, walk: Walk) -> int:
-        number = self.number.setdefault((walk.state, tuple(walk.stack)), len(self.walks))
+        number = self.number.setdefault(machines.place_of(walk), len(self.walks))
         if number == len(self.walks):
             self.walks.append(walk)
             self.fits.append(self.room is None or walk.fits(self.room))
@@ -346,7 +354,7 @@ def check_real(grammar: Grammar, vocabulary: Vocabulary, prefixes: int, seed: in
         mask = np.unpackbits(matcher.allowed().view(np.uint8), bitorder="little")[: vocabulary.size].astype(
             bool
         )
-        place = walk.state, tuple(walk.stack)
+        place = machines.place_of(walk)
         assert (matcher._place.state, matcher.can_end) == (walk.state, walk.can_end)
         if place not in seen:
             seen.add(place)

@@ -15,6 +15,7 @@ from machines import Place
 
 from sortition.grammars import table as table_module
 from sortition.grammars.errors import GrammarError, TooLarge, Unsatisfiable
+from sortition.grammars.expand import expanded
 from sortition.grammars.expr import Call, alternative, concat, literal, one_of, repeat, star
 from sortition.grammars.liveness import Frames, room_needed
 from sortition.grammars.machine import Machine
@@ -110,6 +111,27 @@ def test_random_rules(seed: int) -> None:
     draw = random.Random(seed)
     machine = machines.random_machine(draw)
     check_against_the_walk(machine, machines.random_vocabulary(machine, draw), draw, walks=8)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_rules_that_count(seed: int) -> None:
+    draw = random.Random(seed)
+    machine = machines.random_machine(draw, counts=True)
+    vocabulary = machines.random_vocabulary(machine, draw)
+    check_against_the_walk(machine, vocabulary, draw, walks=8)
+    # States that count are no other language than states with a count.
+    one, other = build_table(machine, vocabulary), build_table(expanded(machine), vocabulary)
+    assert not other.guards[1:].size
+    for _ in range(8):
+        place, same = (one.start, 0, ()), (other.start, 0, ())
+        for _ in range(20):
+            allowed = [token for token in range(vocabulary.size) if step(one, place, token) is not None]
+            assert allowed == [t for t in range(vocabulary.size) if step(other, same, t) is not None]
+            assert can_end(one, place) == can_end(other, same)
+            if not allowed:
+                break
+            token = draw.choice(allowed)
+            place, same = step(one, place, token), step(other, same, token)
 
 
 @pytest.mark.parametrize("seed", range(30))
