@@ -266,7 +266,7 @@ class Composer:
             pair = np.searchsorted(ends, special, side="right")
             target = self._elements[1].take(at.take(special)).astype(np.int64)
             began = maps[pair] < self._identities
-            owner, target, found = self._read(began, target, effect[special], units[pair])
+            owner, target, found = self._read(began, target, effect[special].astype(np.int64), units[pair])
             to[special], effect[special] = target[: len(special)], found[: len(special)]
             if len(owner) > len(special):
                 # Elements that a test has split: the other parts come after the first.
@@ -349,13 +349,13 @@ class Composer:
         if elements > ELEMENT_BUDGET:
             raise TooLarge(f"the tokens need a table of more than {ELEMENT_BUDGET:,} entries")
 
-    def _read(self, began: Flags, target: Wide, effect: Ints, unit: Wide) -> tuple[Wide, Wide, Wide]:
+    def _read(self, began: Flags, target: Wide, effect: Wide, unit: Wide) -> tuple[Wide, Wide, Wide]:
         """Elements after one more byte: which each was, its target and its effect.
 
         The target is `NOWHERE` where the byte cannot be read. What tests make of one element comes after all
         others, in ascending order of the count.
         """
-        owner, effect = np.arange(len(target)), effect.astype(np.int64)
+        owner = np.arange(len(target))
         remains = (effect < 0) & (target != SELF)
         waiting = np.flatnonzero(effect >= 0)
         while waiting.size:
@@ -468,7 +468,8 @@ class Composer:
         new = list(self._guard_number)[before:]
         if new:
             self._guards = np.append(self._guards, np.array(new, np.int32).T, axis=1)
-        return self._strings([(-1, -1, number) for number in numbers])[which.reshape(-1)]
+        found: Wide = self._strings([(-1, -1, number) for number in numbers])[which.reshape(-1)]
+        return found
 
     def _push(self, strings: NDArray[np.integer], sites: Ints, counts: NDArray[np.integer] | int) -> Wide:
         """The numbers of these strings with these sites on top, above which so much has been counted."""

@@ -92,11 +92,12 @@ def _completions(automaton: Automaton) -> tuple[list[int], list[int | None], int
             return None
         seen[level.tobytes()] = len(levels)
         levels.append(level)
-        level = np.append(level, False)[automaton.move].any(axis=1)
+        following: NDArray[np.bool_] = np.append(level, False)[automaton.move].any(axis=1)
+        level = following
     first = seen[level.tobytes()]
     # Twice around shows every gap.
     completes = np.array(levels + levels[first:])
-    endless = completes[first:].any(axis=0)
+    endless: list[bool] = completes[first:].any(axis=0).tolist()
     lengths = [np.flatnonzero(column) for column in completes.T]
     shortest = [int(each[0]) for each in lengths]
     longest = [None if more else int(each[-1]) for more, each in zip(endless, lengths, strict=True)]

@@ -606,7 +606,8 @@ def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
         raise no_first_unit(nfa.rules[detail])
     if status != _FINE:
         raise nfa.too_large(_TOO_LARGE[status])
-    return Subsets(*found, np.full(len(found[0]), -1, np.int32), ())
+    move, call, ending, returns, accepting = found
+    return Subsets(move, call, ending, returns, accepting, np.full(len(move), -1, np.int32), ())
 
 
 _TOO_LARGE: Final = {

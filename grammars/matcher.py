@@ -36,7 +36,7 @@ class _Place(NamedTuple):
     """Where a text is: cheap to keep, so that going back is taking up an old one."""
 
     state: int
-    count: int
+    counted: int
     stack: Stack
     ended: bool
 
@@ -233,7 +233,7 @@ class _Reader:
 
     def step(self, place: _Place, token: int) -> _Place | None:
         """Where one token leads, None if it is refused."""
-        return self._apply(place.state, place.count, place.stack, int(self.token_class[token]))[0]
+        return self._apply(place.state, place.counted, place.stack, int(self.token_class[token]))[0]
 
     def mask(self, state: int, count: int, stack: Stack) -> Mask:
         """The tokens that may come next, end tokens apart."""

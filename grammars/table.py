@@ -235,9 +235,6 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         Unsatisfiable: the vocabulary cannot spell any text of the language.
         TooLarge: a budget was exceeded.
     """
-    lacks = lacks_bytes(machine, vocabulary)
-    if lacks:
-        machine = expanded(machine)
     composition = compose(machine, vocabulary.trie, accelerate.best(Composer))
     accelerate.LOOPS.start()
     classes, class_of_map, token_classes = accelerate.best(classes_of)(composition)
@@ -247,10 +244,17 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
     push_sites, push_count = pushed
     recursive = machine.depth is None
     depth_limit = RECURSIVE_DEPTH if machine.depth is None else machine.depth
-    if lacks:
+    if lacks_bytes(machine, vocabulary):
         identities = class_of_map[: composition.identities]
-        frames = _frames_of_tokens(machine, entries, actions, push_sites, token_classes, identities)
+        counted_on = entries.only(
+            ((guards[actions.guard, :2] == (0, ENDLESS)).all(axis=1))[entries.action]
+            | np.isin(entries.unit, class_of_map[composition.map_of_token[_single_bytes(vocabulary)]])
+        )
+        frames = _frames_of_tokens(machine, counted_on, actions, push_sites, token_classes, identities)
         safe = safe_states(frames)
+        if not safe[0] and len(machine.step):
+            # Whether tokens fit may depend on the count.
+            return build_table(expanded(machine), vocabulary)
         if not safe[0]:
             raise Unsatisfiable(
                 "this vocabulary cannot spell any text of this grammar",
@@ -347,11 +351,16 @@ def _narrow(numbers: Ints, count: int) -> NDArray[np.uint16] | Ints:
 def lacks_bytes(machine: Machine, vocabulary: Vocabulary) -> bool:
     """Whether some byte that the machine reads is no token of its own, so that tokens may miss an end."""
     trie = vocabulary.trie
-    first_level = next(trie.levels())
-    nodes = trie.node_of_token[(trie.node_of_token >= 0) & (trie.node_of_token < first_level.stop)]
     single = np.zeros(256, np.bool_)
-    single[trie.byte[nodes]] = True
+    single[trie.byte[trie.node_of_token[_single_bytes(vocabulary)]]] = True
     return bool((machine.spells & ~single).any())
+
+
+def _single_bytes(vocabulary: Vocabulary) -> Wide:
+    """The tokens that are one byte."""
+    node_of_token = vocabulary.trie.node_of_token
+    first_level = next(vocabulary.trie.levels())
+    return np.flatnonzero((node_of_token >= 0) & (node_of_token < first_level.stop))
 
 
 def classes_of(composition: Composition) -> tuple[Wide, Wide, int]:
