@@ -92,12 +92,11 @@ def _completions(automaton: Automaton) -> tuple[list[int], list[int | None], int
             return None
         seen[level.tobytes()] = len(levels)
         levels.append(level)
-        following: NDArray[np.bool_] = np.append(level, False)[automaton.move].any(axis=1)
-        level = following
+        level = np.asarray(np.any(np.append(level, False)[automaton.move], axis=1), np.bool_)
     first = seen[level.tobytes()]
     # Twice around shows every gap.
     completes = np.array(levels + levels[first:])
-    endless: list[bool] = completes[first:].any(axis=0).tolist()
+    endless = np.asarray(np.any(completes[first:], axis=0), np.bool_)
     lengths = [np.flatnonzero(column) for column in completes.T]
     shortest = [int(each[0]) for each in lengths]
     longest = [None if more else int(each[-1]) for more, each in zip(endless, lengths, strict=True)]

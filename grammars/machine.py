@@ -100,8 +100,8 @@ class Machine:
     @property
     def spells(self) -> NDArray[np.bool_]:
         """bool [256]: the bytes that some state reads."""
-        read: NDArray[np.bool_] = (self.move[self.test < 0] >= 0).any(axis=0)
-        return read[self.byte_class]
+        read = np.any(self.move[self.test < 0] >= 0, axis=0)[self.byte_class]
+        return np.asarray(read, np.bool_)
 
 
 def _joined(found: Subsets, classes: UnitClasses) -> Machine:
