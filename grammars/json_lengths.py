@@ -23,6 +23,10 @@ LEVELS: Final = 2_000
 """Lengths that are looked at one by one to find out which a state can be completed with."""
 
 
+COUNTED: Final = 1 << 30
+"""Characters up to which strings are counted, in 32 bits; no text is that long."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lengths:
     """An automaton over code points, and the counts with which each of its states leads to an end.
@@ -43,8 +47,9 @@ class Lengths:
     @staticmethod
     def of(automaton: Automaton, low: int, high: int | None) -> Lengths | None:
         """None where states should count, or where there are gaps in the counts that lead to an end."""
-        if automaton.is_empty or len(automaton) * max(low, high or 0) <= UNROLLED:
+        if automaton.is_empty or len(automaton) * max(low, high or 0) <= UNROLLED or low > COUNTED:
             return None
+        high = None if high is not None and high > COUNTED else high
         found = _completions(automaton)
         if found is None:
             return None
