@@ -9,7 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from sortition.grammars.table import Table
+import torch
+
+from sortition.grammars.expand import expanded
+from sortition.grammars.table import Table, build_table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.vllm_request import Request
 
@@ -119,7 +122,11 @@ class Compiler:
     def _compile(self, request: Request) -> Table:
         begin = time.perf_counter()
         try:
-            return request.grammar().compile(self.vocabulary)
+            grammar = request.grammar()
+            if torch.cuda.is_available():
+                # The kernels do not count: there, every count is a state.
+                return build_table(expanded(grammar.machine), self.vocabulary)
+            return grammar.compile(self.vocabulary)
         except Exception as error:
             # Whatever goes wrong here, an exception would take the engine and all its requests with it.
             logger.error(
