@@ -28,11 +28,12 @@ from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations import vllm_device
 from sortition.integrations.vllm_draw import Wish
 from sortition.integrations.vllm_slots import Admission
-from sortition.sampling import device, device_constraint
+from sortition.sampling import device, device_constraint, verify_device
 from sortition.sampling.columns import Columns
 from sortition.sampling.constraint import Constraint
 from sortition.sampling.draw import Request
 from sortition.sampling.parameters import Parameters
+from sortition.sampling.verification import TOKEN, Verification
 
 WIDTH = 131_072
 POINTERS = {
@@ -128,13 +129,36 @@ def leave(dtype: torch.dtype) -> None:
     vllm_device.Device(slots, states).draw(torch.zeros(1, WIDTH, dtype=dtype), context, {0: wish})
 
 
-MODULES = (device, device_constraint, vllm_device)
+def judge_drafts(dtype: torch.dtype) -> None:
+    """A verification of drafts with laws; of float32, of certain ones."""
+    request = Request(
+        columns=Columns.of([Parameters(top_p=0.9)] * 3),
+        seeds=np.zeros(3, np.int64),
+        positions=np.zeros(3, np.int64),
+        prompt=np.zeros((3, 0), np.int64),
+        output=np.zeros((3, 0), np.int64),
+        end_tokens=np.zeros((3, 2), np.int64),
+    )
+    asked = Verification(
+        tokens=np.zeros((1, 2), np.int64),
+        parents=np.array([[-1, 0]]),
+        methods=np.array([TOKEN], np.int8),
+        coins=np.zeros(1, np.int64),
+        targets=request,
+        drafts=None if dtype == torch.float32 else request,
+    )
+    drafts = None if asked.drafts is None else torch.zeros(1, 2, WIDTH, dtype=dtype)
+    verify_device.verify_rows(torch.zeros(1, 3, WIDTH, dtype=dtype), drafts, asked)
+
+
+MODULES = (device, device_constraint, vllm_device, verify_device)
 """From where kernels are launched."""
 
 KERNELS: dict[str, Callable[[torch.dtype], None]] = {
     **dict.fromkeys(("edit", "scan", "select", "finish"), draw),
     **dict.fromkeys(("advance", "mask", "judge", "apply"), walk),
     **dict.fromkeys(("elect", "leave"), leave),
+    **dict.fromkeys(("weigh", "verify"), judge_drafts),
 }
 """What launches each kernel."""
 

@@ -12,6 +12,11 @@ and grammars are two more:
     advance  one program a request  where tokens take rows, and the classes of tokens that may come next
     mask     one for rows x tiles   those classes as bits of tokens, or applied to logits
 
+and after a draw of every place, drafts are two more:
+
+    weigh    one program a place    where its law ends, how much that is, and what it says of the draft there
+    verify   one program a row      which drafts stand, and the token after them
+
 Kernels have to be compiled without fused multiply-add, which `LAUNCH` says.
 """
 
