@@ -76,6 +76,15 @@ def test_trees_are_left_to_the_cpu() -> None:
     judged(["token", "coupled"], tokens, laws, target, parents=torch.tensor([[-1, -1, 1], [-1, 0, 1]]))
 
 
+@pytest.mark.parametrize("order", ["vllm", "llama.cpp"])
+def test_a_law_ends_where_its_filters_end(order: str) -> None:
+    """Also where the filters' last token was the last that they looked at."""
+    tokens, laws, target = batch(4, 2, 5, size=20)
+    sampler = Sampler(Temperature(0.8), TopP(0.9), order=order, backend="reference")
+    state = sampler.start(4, seed=5)
+    assert same_bits(*both(tokens, laws, target, sampler, state, method="token"))
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_place_that_cannot_be_drawn_from_ends_a_row(value: float) -> None:
     tokens, laws, target = batch(4, 2, 6, size=20)

@@ -124,7 +124,7 @@ def weigh(
                     row_peaks, row_blocks = peaks + wide * peaks_size, blocks + wide * peaks_size
                     collect(source, reach, row_peaks, peaks_size, row_blocks, BLOCK)
                 last = filtered(source, settings, reals, program, total, BLOCK)
-                total = sum_of(source, last, late_temperature, BLOCK)
+                last, total = end_of(source, last, late_temperature, BLOCK)
         rank, d = place_of(row, tl.load(asked + at), top, temperature, BLOCK)
         if rank <= last:
             d = tempered(d, late_temperature)
@@ -259,13 +259,17 @@ def temperatures_of(reals):
 
 
 @triton.jit
-def sum_of(source, last, late_temperature, BLOCK: tl.constexpr):
-    """The mass of the candidates up to one, after the temperature that comes last."""
-    total = tl.zeros([], tl.int64)
+def end_of(source, last, late_temperature, BLOCK: tl.constexpr):
+    """The rank of the last candidate up to a rank, and their mass after the temperature that comes last.
+
+    The rank that filters give tells candidates from each other, but not from tokens that were never listed.
+    """
+    furthest, total = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     for step in range(steps_of(source, BLOCK)):
         rank, inside = step_of(source, step, last, BLOCK)
+        furthest = tl.maximum(furthest, tl.max(tl.where(inside, rank, 0), axis=0))
         total += tl.sum(tl.where(inside, mass(tempered(d_at(rank), late_temperature)), 0), axis=0)
-    return total
+    return furthest, total
 
 
 @triton.jit
