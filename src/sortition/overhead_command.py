@@ -87,26 +87,59 @@ def overhead(
     price: Annotated[
         float | None, typer.Option(min=0, help="With --predict: of an hour, for the cost of tokens.")
     ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="A running server with vLLM's figures: says what holds a load on it back."),
+    ] = None,
+    served_model: Annotated[
+        str | None, typer.Option(help="With --base-url: the model's name there. By default the first.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="With --base-url: documents to ask with. By default numbers, --context of them."),
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="With --base-url: how many at most.")] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, help="With --base-url: how many at once.")] = 8,
+    extra: Annotated[
+        str | None,
+        typer.Option(help="With --base-url: further fields of requests, as JSON, whose cost is measured."),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the JSON report goes.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No notes on the way and no tables.")] = False,
 ) -> None:
     """Split a step into its parts, and say which of them the step waits for.
 
-    Loads are all combinations of batch, context, sampling and structure.
+    Loads are all combinations of batch, context, sampling and structure. With --base-url: what holds a load
+    on a running server back, from outside.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from sortition.benchmarks.overhead.load import Load
 
     try:
-        loads = _loads(
-            batch or [1], context or [32], sampling, structure, schema, Load(tokens=tokens, late=late)
-        )
-        running = _engine(engine, model, dtype, threads, loads, random_weights)
-        if predict:
-            report = _predicted(running, loads, what_if_dtype or [], hardware, price, quiet)
+        if base_url is not None:
+            from sortition.server_diagnosis import diagnosed
+
+            report = diagnosed(
+                base_url,
+                model=served_model,
+                prompts=prompts,
+                requests=requests,
+                words=(context or [32])[0],
+                concurrency=concurrency,
+                tokens=tokens,
+                extra=extra,
+                quiet=quiet,
+            )
         else:
-            report = _measured(running, loads, _clock(clock, running, threads), rounds, quiet)
+            loads = _loads(
+                batch or [1], context or [32], sampling, structure, schema, Load(tokens=tokens, late=late)
+            )
+            running = _engine(engine, model, dtype, threads, loads, random_weights)
+            if predict:
+                report = _predicted(running, loads, what_if_dtype or [], hardware, price, quiet)
+            else:
+                report = _measured(running, loads, _clock(clock, running, threads), rounds, quiet)
     except (InputError, GrammarError) as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(UNUSABLE) from None

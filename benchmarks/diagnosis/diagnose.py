@@ -1,0 +1,165 @@
+"""A running server, a load, a verdict."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from sortition.benchmarks.diagnosis.causes import judged, parts
+from sortition.benchmarks.diagnosis.evidence import Evidence
+from sortition.benchmarks.diagnosis.load import Load, Timed
+from sortition.benchmarks.diagnosis.metrics import fetch
+from sortition.benchmarks.diagnosis.watch import Watch
+from sortition.benchmarks.overhead.intervals import LEAST, signed_rank
+from sortition.integrations.errors import InputError
+from sortition.integrations.openai_server import Refused, Server, Unanswered
+
+FORMAT: Final = 1
+"""Of the report."""
+
+
+def diagnose(
+    base_url: str,
+    prompts: Sequence[str],
+    *,
+    model: str | None = None,
+    concurrency: int = 8,
+    max_tokens: int = 32,
+    fields: Mapping[str, Any] | None = None,
+    rounds: int = LEAST,
+    progress: Callable[[str], None] = lambda note: None,
+) -> dict[str, Any]:
+    """A report that says what holds this load back on a server with vLLM's figures.
+
+    Args:
+        base_url: of the server, with ``/v1`` or without.
+        prompts: one request each.
+        model: its name there; by default the first that the server names.
+        concurrency: requests that are open at once.
+        max_tokens: of every answer.
+        fields: further fields of the requests' bodies, such as structured output. What they cost is measured:
+            rounds with and without them take turns.
+        rounds: of these, at least `LEAST`.
+        progress: told what is done.
+
+    Raises:
+        InputError: the server does not answer, has no figures, or refuses the load.
+    """
+    if not prompts:
+        raise InputError("there are no prompts")
+    root = _root(base_url)
+    fetch(root)
+    load = Load(model or _first_model(root), prompts, concurrency, max_tokens, dict(fields or {}))
+    plain = replace(load, fields={})
+    progress("warming up")
+    replace(plain, prompts=[f"{prompts[0]} "]).run(root)
+    feature = None
+    if load.fields:
+        differences = []
+        for turn in range(rounds):
+            progress(f"with and without the further fields, round {turn + 1} of {rounds}")
+            both = (load, plain) if turn % 2 == 0 else (plain, load)
+            gaps = {bool(each.fields): _gap(_varied(each, turn).run(root)) for each in both}
+            differences.append(gaps[True] - gaps[False])
+        feature = signed_rank(differences)
+    progress(f"{len(prompts)} requests, {concurrency} at once")
+    before = fetch(root)
+    with Watch(root) as watch:
+        requests = load.run(root)
+    evidence = Evidence(requests, fetch(root).since(before), watch.seen, concurrency, max_tokens, feature)
+    return _report(root, load, evidence)
+
+
+def _report(root: str, load: Load, evidence: Evidence) -> dict[str, Any]:
+    figures = evidence.figures
+    shared = shared_beginnings(load.prompts)
+    return {
+        "format": FORMAT,
+        "server": root,
+        "model": load.model,
+        "load": {
+            "requests": len(load.prompts),
+            "concurrency": load.concurrency,
+            "max_tokens": load.max_tokens,
+            "prompt tokens": statistics.fmean(each.prompt for each in evidence.requests),
+            "generated tokens": statistics.fmean(each.generated for each in evidence.requests),
+            "cut off": sum(each.cut for each in evidence.requests),
+            "shared beginnings": shared,
+        },
+        "verdict": asdict(judged(evidence, shared)),
+        "seconds of a request": {"whole": evidence.whole, **parts(evidence)},
+        "client seconds": {
+            "to the first token": _spread([each.first for each in evidence.requests]),
+            "between tokens": _spread([gap for each in evidence.requests for gap in each.gaps]),
+            "whole": _spread([each.whole for each in evidence.requests]),
+        },
+        "server seconds": {
+            part: {
+                "mean": figures.mean(f"vllm:request_{part}_time_seconds"),
+                "p50": figures.quantile(f"vllm:request_{part}_time_seconds", 0.5),
+                "p99": figures.quantile(f"vllm:request_{part}_time_seconds", 0.99),
+            }
+            for part in ("queue", "prefill", "decode")
+        },
+        "gauges": asdict(evidence.seen),
+        "preemptions per request": evidence.preemptions,
+        "prefix cache hit rate": evidence.hit_rate,
+        "further fields": None if evidence.feature is None else asdict(evidence.feature),
+        "requests of others": evidence.strangers,
+    }
+
+
+def shared_beginnings(prompts: Sequence[str]) -> float:
+    """Which share of the prompts, 0 to 1, is a beginning that another one has, too."""
+    ordered = sorted(prompts)
+    shared = sum(_shared(*pair) for pair in pairwise(ordered))
+    return shared / max(1, sum(map(len, prompts)))
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    differ = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
+
+
+def _varied(load: Load, turn: int) -> Load:
+    """The same load with a few other characters in front, so that no round finds another's prefixes."""
+    return replace(load, prompts=[f"{turn}.{int(bool(load.fields))} {prompt}" for prompt in load.prompts])
+
+
+def _gap(requests: Sequence[Timed]) -> float:
+    gaps = [gap for each in requests for gap in each.gaps]
+    if not gaps:
+        raise InputError("no answer has a second token: more --tokens are needed to time them")
+    # A stall of the machine is in one gap, and what a field costs is in all.
+    return statistics.median(gaps)
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, float | None]:
+    if not seconds:
+        return {"p50": None, "p99": None}
+    ordered = sorted(seconds)
+    return {
+        "p50": statistics.median(ordered),
+        "p99": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+    }
+
+
+def _root(base_url: str) -> str:
+    url = urlsplit(base_url if "://" in base_url else f"http://{base_url}")
+    if url.scheme not in ("http", "https") or not url.netloc:
+        raise InputError(f"a server's URL begins with http:// or https://, and {base_url!r} does not")
+    return f"{url.scheme}://{url.netloc}{url.path.rstrip('/').removesuffix('/v1')}"
+
+
+def _first_model(root: str) -> str:
+    try:
+        return str(Server(f"{root}/v1").ask("/models")["data"][0]["id"])
+    except (Unanswered, Refused) as error:
+        raise InputError(str(error)) from None
+    except (KeyError, IndexError, TypeError):
+        raise InputError(f"{root}/v1/models names no model") from None

@@ -1,0 +1,76 @@
+"""`sortition overhead --base-url`: what holds a running server back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sortition.integrations.errors import InputError
+
+
+def diagnosed(
+    base_url: str,
+    *,
+    model: str | None,
+    prompts: Path | None,
+    requests: int,
+    words: int,
+    concurrency: int,
+    tokens: int,
+    extra: str | None,
+    quiet: bool,
+) -> dict[str, Any]:
+    """The report, and its tables on the terminal.
+
+    Args:
+        base_url: of the server.
+        model: its name there.
+        prompts: documents to ask with; by default `requests` made-up ones of so many `words`.
+        requests: how many.
+        words: of a made-up prompt.
+        concurrency: requests open at once.
+        tokens: of an answer, at most.
+        extra: further fields of each request, as JSON.
+        quiet: no tables.
+
+    Raises:
+        InputError: the server does not answer or has no figures, or the input is no good.
+    """
+    from sortition.benchmarks.diagnosis.diagnose import diagnose
+    from sortition.benchmarks.diagnosis.load import made_up
+    from sortition.benchmarks.diagnosis.tables import show
+
+    err = Console(stderr=True, quiet=quiet)
+    report = diagnose(
+        base_url,
+        made_up(requests, words) if prompts is None else _read(prompts)[:requests],
+        model=model,
+        concurrency=concurrency,
+        max_tokens=tokens,
+        fields=_fields(extra),
+        progress=lambda note: err.print(note, style="dim"),
+    )
+    if not quiet:
+        show(report, Console())
+    return report
+
+
+def _read(source: Path) -> list[str]:
+    from sortition.integrations.documents import read_documents
+
+    return [document.text for document in read_documents(source)]
+
+
+def _fields(extra: str | None) -> dict[str, Any] | None:
+    if extra is None:
+        return None
+    try:
+        fields = json.loads(extra)
+    except ValueError as error:
+        raise InputError(f"--extra is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise InputError(f"--extra is an object of further fields, not {extra}")
+    return fields
