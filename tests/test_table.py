@@ -446,7 +446,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format": 0}, "saved in format 0, this version reads format 1"), ({"start": 1}, "checksum")],
+    [({"format": 0}, "saved in format 0, this version reads format 2"), ({"start": 1}, "checksum")],
 )
 def test_other_versions_and_changed_content_are_refused(
     tmp_path: Path, change: dict[str, int], message: str
