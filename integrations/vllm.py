@@ -37,6 +37,7 @@ from sortition.integrations.vllm_draw import (
     signed,
     within,
 )
+from sortition.integrations.vllm_host import HostSlots
 from sortition.integrations.vllm_request import Asked, RequestError, check, read
 from sortition.integrations.vllm_runner import Runner
 from sortition.integrations.vllm_slots import Admission, Slots
@@ -121,12 +122,15 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
         drawer = Drawer(self._figures)
         if second:
             (states,) = arguments
-            self._slots = Slots(self._compiler, closed, states.device, states.max_num_reqs)
-            self._runner = Runner(self._slots, states, vllm_config.num_speculative_tokens, drawer)
+            slots = Slots(self._compiler, closed, states.device, states.max_num_reqs)
+            self._slots: Slots | HostSlots = slots
+            self._runner = Runner(slots, states, vllm_config.num_speculative_tokens, drawer)
         else:
-            device, _ = arguments
-            rows = vllm_config.scheduler_config.max_num_seqs
-            self._slots = Slots(self._compiler, closed, torch.device(device), rows)
+            device, rows = torch.device(arguments[0]), vllm_config.scheduler_config.max_num_seqs
+            if device.type == "cpu":
+                self._slots = HostSlots(self._compiler, closed)
+            else:
+                self._slots = Slots(self._compiler, closed, device, rows)
             self._batch = Batch(self._slots, rows, drawer, self._figures)
         _processors.add(self)
         weakref.finalize(self, _report, self._figures)
@@ -140,7 +144,7 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
                 figures[name] += count
         return {
             **figures,
-            "dead_rows": int(self._slots.constraint.refused),
+            "dead_rows": self._slots.refused,
             "live_grammars": self._compiler.held,
             "kept_grammars": kept,
             "kept_bytes": kept_bytes,

@@ -7,7 +7,7 @@ is judged by the engine's own list of its tokens, as it is when the logits are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from sortition.integrations.vllm_compile import Figures
 from sortition.integrations.vllm_draw import NO_TOKENS, Drawer, Tokens, Turn, Wish
-from sortition.integrations.vllm_slots import Admission, Slots
-from sortition.sampling.constraint import DEAD
+from sortition.integrations.vllm_host import HostSlots
+from sortition.integrations.vllm_slots import Admission, News, Slots
 
 
 @dataclass(slots=True)
@@ -40,13 +40,13 @@ class Batch:
     """The rows whose requests are ours.
 
     Args:
-        slots: as many as the batch has rows at most.
+        slots: where the logits are; as many as the batch has rows at most.
         count: how many those are.
         drawer: of this engine.
         figures: where to count.
     """
 
-    def __init__(self, slots: Slots, count: int, drawer: Drawer, figures: Figures) -> None:
+    def __init__(self, slots: Slots | HostSlots, count: int, drawer: Drawer, figures: Figures) -> None:
         self._slots = slots
         self._drawer = drawer
         self._figures = figures
@@ -99,9 +99,13 @@ class Batch:
         """Logits [rows, vocabulary], changed in place in the rows that are ours."""
         news = {row: self._news(entry) for row, entry in self._rows.items()}
         self._figures.unread_tokens += sum(entry.lost for entry in self._rows.values())
-        constrained = {row: new for row, new in news.items() if self._rows[row].admission.request is not None}
+        constrained = [
+            News(row, entry.slot, news[row], entry.lost)
+            for row, entry in self._rows.items()
+            if entry.admission.request is not None
+        ]
         if constrained:
-            self._constrain(logits, constrained)
+            self._slots.constrain(logits, constrained)
         turns = [
             _turn(row, entry, entry.admission.wish)
             for row, entry in self._rows.items()
@@ -119,22 +123,6 @@ class Batch:
         tokens = _known(entry.output[entry.read :])
         entry.read += len(tokens)
         return tokens
-
-    def _constrain(self, logits: Tensor, news: Mapping[int, list[int]]) -> None:
-        """Read the new tokens of rows that have a grammar, and mask what it rules out."""
-        entries = [self._rows[row] for row in news]
-        self._slots.open(entry.slot for entry in entries)
-        longest = max(map(len, news.values()))
-        plan = [
-            [row, entry.slot, entry.lost, *tokens, *[-1] * (longest - len(tokens))]
-            for entry, (row, tokens) in zip(entries, news.items(), strict=True)
-        ]
-        rows, index, lost, *columns = self._slots.upload(plan).unbind(1)
-        for column in columns:
-            self._slots.read(index, column)
-        position = self._slots.constraint.slots.rows(index)
-        position = position._replace(state=position.state.masked_fill(lost.bool(), DEAD))
-        logits[rows] = self._slots.constraint.apply(logits[rows], position, self._slots.end_tokens[index])
 
 
 def _turn(row: int, entry: _Row, wish: Wish) -> Turn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from sortition.grammars.table import Table
 from sortition.integrations.vllm_compile import Compiler, logger
 from sortition.integrations.vllm_draw import Wish
 from sortition.integrations.vllm_request import Request
-from sortition.sampling.constraint import FREE, Constraint
+from sortition.sampling.constraint import DEAD, FREE, Constraint
 
 ARENA_BYTES: Final = 1 << 26
 """Bytes of tables on the device; beyond that, those that no request holds are dropped."""
@@ -36,6 +36,22 @@ class Admission:
     request: Request | None
     end_tokens: tuple[int, ...]
     wish: Wish | None = None
+
+
+class News(NamedTuple):
+    """What a row of logits follows: tokens of its slot that were not read before.
+
+    Attributes:
+        row: of the logits.
+        slot: of its request.
+        tokens: in their order.
+        lost: whether there are others that the engine does not show, so that the text may only end.
+    """
+
+    row: int
+    slot: int
+    tokens: list[int]
+    lost: bool
 
 
 class Slots:
@@ -84,6 +100,11 @@ class Slots:
         """Bytes of the tables on the device, as `Table.nbytes` counts them."""
         return sum(table.nbytes for table in self._tables.values())
 
+    @property
+    def refused(self) -> int:
+        """How many texts have read a token that was not allowed. Waits for the device."""
+        return int(self.constraint.refused)
+
     def admit(self, slot: int, admission: Admission) -> None:
         """A request takes the slot; if it has a grammar, the compilation begins."""
         self.forget(slot)
@@ -125,6 +146,20 @@ class Slots:
     def read(self, index: Tensor, tokens: Tensor) -> None:
         """Read a token [n] in each of these slots [n]; a negative one reads nothing."""
         self.constraint.advance(index, tokens, self.end_tokens[index])
+
+    def constrain(self, logits: Tensor, news: Sequence[News]) -> None:
+        """Read the new tokens of these rows, and mask in place what their grammars rule out."""
+        self.open(slot for _, slot, _, _ in news)
+        longest = max(len(tokens) for _, _, tokens, _ in news)
+        plan = [
+            [row, slot, lost, *tokens, *[-1] * (longest - len(tokens))] for row, slot, tokens, lost in news
+        ]
+        rows, index, lost, *columns = self.upload(plan).unbind(1)
+        for column in columns:
+            self.read(index, column)
+        position = self.constraint.slots.rows(index)
+        position = position._replace(state=position.state.masked_fill(lost.bool(), DEAD))
+        logits[rows] = self.constraint.apply(logits[rows], position, self.end_tokens[index])
 
     def upload(self, numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         """int64 on the device, without waiting for it."""

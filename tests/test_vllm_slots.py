@@ -28,9 +28,10 @@ from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.vllm_batch import Batch
 from sortition.integrations.vllm_compile import Compiler, Figures
 from sortition.integrations.vllm_draw import NO_TOKENS, Drawer, Penalties, Turn, Wish
+from sortition.integrations.vllm_host import HostSlots
 from sortition.integrations.vllm_request import Request
 from sortition.integrations.vllm_runner import Runner
-from sortition.integrations.vllm_slots import Admission, Slots
+from sortition.integrations.vllm_slots import Admission, News, Slots
 from sortition.sampling.parameters import Parameters
 from sortition.sampling.reference import Context, draw
 
@@ -156,6 +157,10 @@ def a_text(chance: random.Random) -> Text:
 
 def slots(count: int, **bounds: Any) -> Slots:
     return Slots(Compiler(VOCABULARY, Figures()), CLOSED, torch.device("cpu"), count, **bounds)
+
+
+def host_slots() -> HostSlots:
+    return HostSlots(Compiler(VOCABULARY, Figures()), CLOSED)
 
 
 class SecondEngine:
@@ -410,9 +415,9 @@ def test_a_slot_that_is_taken_over_by_a_free_request_is_left_alone() -> None:
 class FirstEngine:
     """The batch of the first model runner: rows of texts."""
 
-    def __init__(self, count: int, **bounds: Any) -> None:
+    def __init__(self, count: int, slots: Slots | HostSlots | None = None) -> None:
         self.count = count
-        self.slots = slots(count, **bounds)
+        self.slots = host_slots() if slots is None else slots
         self.figures = Figures()
         self.batch = Batch(self.slots, count, Drawer(self.figures), self.figures)
         self.rows: dict[int, Text] = {}
@@ -432,11 +437,12 @@ class FirstEngine:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("arena_bytes", [1 << 30, 1])
-def test_the_first_runner_does_its_worst(seed: int, arena_bytes: int) -> None:
+@pytest.mark.parametrize("arena_bytes", [None, 1 << 30, 1])
+def test_the_first_runner_does_its_worst(seed: int, arena_bytes: int | None) -> None:
+    """On the host, and as on a device."""
     chance = random.Random(seed)
     torch.manual_seed(seed)
-    engine = FirstEngine(5, arena_bytes=arena_bytes)
+    engine = FirstEngine(5, None if arena_bytes is None else slots(5, arena_bytes=arena_bytes))
     preempted: list[Text] = []
     for _ in range(40):
         for row in list(engine.rows):
@@ -466,12 +472,13 @@ def test_the_first_runner_does_its_worst(seed: int, arena_bytes: int) -> None:
         for text in engine.rows.values():
             if len(text.output) < 40 and chance.random() < 0.8:
                 text.output.append(text.next(chance))
-    assert int(engine.slots.constraint.refused) == 0
+    assert engine.slots.refused == 0
     assert engine.figures.unread_tokens == 0
 
 
-def test_a_placeholder_closes_the_row_until_its_token_is_there() -> None:
-    engine = FirstEngine(2)
+@pytest.mark.parametrize("host", [True, False])
+def test_a_placeholder_closes_the_row_until_its_token_is_there(host: bool) -> None:
+    engine = FirstEngine(2, host_slots() if host else slots(2))
     text = Text(REQUESTS[0])
     engine.add(0, text)
     engine.check()
@@ -507,9 +514,10 @@ def test_a_prompt_that_is_not_made_of_tokens() -> None:
     assert (masked == 0).sum() == 1
 
 
+@pytest.mark.parametrize("host", [True, False])
 @pytest.mark.parametrize("wish", [None, WISHES[0]])
-def test_an_output_that_begins_anew(wish: Wish | None) -> None:
-    engine = FirstEngine(2)
+def test_an_output_that_begins_anew(wish: Wish | None, host: bool) -> None:
+    engine = FirstEngine(2, host_slots() if host else slots(2))
     text = Text(REQUESTS[0], wish=wish)
     engine.add(1, text)
     text.output += b"12"
@@ -518,9 +526,12 @@ def test_an_output_that_begins_anew(wish: Wish | None) -> None:
     engine.check()
 
 
-def test_a_grammar_that_cannot_be_compiled_closes_its_rows(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("host", [True, False])
+def test_a_grammar_that_cannot_be_compiled_closes_its_rows(
+    host: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     bad = Request("json_schema", '{"type": "strin"}')
-    engine = FirstEngine(3)
+    engine = FirstEngine(3, host_slots() if host else slots(3))
     with caplog.at_level(logging.ERROR, "sortition"):
         for row in range(3):
             engine.batch.add(row, Admission(bad, (STOP,)), [])
@@ -533,7 +544,7 @@ def test_a_grammar_that_cannot_be_compiled_closes_its_rows(caplog: pytest.LogCap
 
 
 def test_a_full_arena_closes_rows() -> None:
-    engine = FirstEngine(2, full_bytes=CLOSED.nbytes + TABLES[REQUESTS[0]].nbytes)
+    engine = FirstEngine(2, slots(2, full_bytes=CLOSED.nbytes + TABLES[REQUESTS[0]].nbytes))
     engine.add(0, Text(REQUESTS[0]))
     engine.check()
     engine.batch.add(1, Admission(REQUESTS[2], (END,)), [])
@@ -562,13 +573,13 @@ def test_tables_are_kept_within_bounds_and_never_dropped_while_held() -> None:
 
 
 def test_nothing_grows_with_the_number_of_requests() -> None:
-    engine = FirstEngine(3, arena_bytes=1)
+    engine = FirstEngine(3, device := slots(3, arena_bytes=1))
     for number in range(40):
         engine.batch.add(number % 3, Admission(Request("choice", f'["{number}"]'), (END,)), [])
         engine.batch.mask(torch.zeros(3, WIDTH))
     # Buffers are at least doubled.
-    assert len(engine.slots.constraint.arena) <= 8
-    assert engine.slots._compiler.held == 3
+    assert len(device.constraint.arena) <= 8
+    assert device._compiler.held == 3
 
 
 def test_eligible_tokens_that_others_ruled_out_are_drawn_all_the_same() -> None:
@@ -578,3 +589,42 @@ def test_eligible_tokens_that_others_ruled_out_are_drawn_all_the_same() -> None:
     allowed = engine.rows[0].allowed()
     assert allowed is not None
     assert torch.equal(masked[0] == 0, torch.from_numpy(allowed))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_host_and_device_agree_on_anything(kind: torch.dtype) -> None:
+    """Tokens that are not allowed, ends beyond the vocabulary, logits that are not numbers, any strides."""
+    chance = random.Random(str(kind))
+    torch.manual_seed(chance.randrange(100))
+    ends = [(END,), (STOP, END), (VOCABULARY.size + 1, END), (VOCABULARY.size + 2,), (ord("1"),), (ord("]"),)]
+    host, device = host_slots(), slots(len(ends))
+    for _ in range(4):
+        texts = [Text(chance.choice(REQUESTS), end) for end in ends]
+        for slot, text in enumerate(texts):
+            for each in (host, device):
+                assert text.admission is not None
+                each.admit(slot, text.admission)
+        matchers = [Matcher(TABLES[text.request], ()) for text in texts if text.request is not None]
+        for step in range(8):
+            news = []
+            for row, slot in enumerate(chance.sample(range(len(ends)), len(ends))):
+                allowed = np.flatnonzero(
+                    np.unpackbits(matchers[slot].allowed().view(np.uint8), bitorder="little")
+                ).tolist()
+                tokens = [chance.choice(allowed)] if allowed and step else []
+                for token in tokens:
+                    matchers[slot].advance(token)
+                if chance.random() < 0.2:
+                    tokens.append(chance.choice([*ends[slot], chance.randrange(WIDTH)]))
+                news.append(News(row, slot, tokens, chance.random() < 0.1))
+            logits = torch.randn(WIDTH, len(ends)).to(kind).T
+            odd = torch.tensor([float("inf"), float("-inf"), float("nan")], dtype=kind)
+            logits = torch.where(
+                torch.rand(logits.shape) < chance.choice([0, 0, 0.01]), odd[step % 3], logits
+            )
+            logits[chance.randrange(len(ends))] = chance.choice(odd.tolist())
+            masked = [logits.T.contiguous().T, logits.clone()]
+            host.constrain(masked[0], news)
+            device.constrain(masked[1], news)
+            assert torch.equal(*masked)
+    assert host.refused == device.refused > 0
