@@ -1,7 +1,7 @@
 """Where the requests of an engine stand in their grammars, if logits are on the host: one matcher a slot.
 
-Tensors answer for a whole batch at once, in some hundred small operators a step. On the host these take as
-long for one row as for ten, milliseconds; a matcher answers for a row in some 20 microseconds.
+Tensors answer for a whole batch by some hundred small operators, which on a CPU take 8 ms for a single row of
+49k tokens, of which a matcher takes 0.02 and writing the logits 0.1 to 0.2.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from sortition.integrations.vllm_compile import Compiler
 from sortition.integrations.vllm_request import Request
 from sortition.integrations.vllm_slots import Admission, News
 
-BITS: Final = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers as wide as a float of so many bytes."""
+RULED_OUT: Final = {
+    float_kind: torch.tensor(float("-inf"), dtype=float_kind).view(kind)
+    for float_kind, kind in (
+        (torch.float16, torch.int16),
+        (torch.bfloat16, torch.int16),
+        (torch.float32, torch.int32),
+        (torch.float64, torch.int64),
+    )
+}
+"""-inf as an integer of the same bits, for each kind of logits."""
 
 
 class _Text:
@@ -42,19 +50,18 @@ class _Text:
         self._over = ends or not allowed
         return allowed
 
-    def allowed(self, width: int, lost: bool) -> NDArray[np.uint8]:
-        """1 where a token may come next, [width]; if the text is lost, only end tokens may."""
-        eligible = np.zeros(width, np.uint8)
-        may_end = lost or self._over
-        if not may_end:
-            known = min(width, self._size)
-            mask = self._matcher.allowed().view(np.uint8)
-            eligible[:known] = np.unpackbits(mask, count=known, bitorder="little")
-            eligible[self._end_tokens] = 0
+    def allowed(self, width: int, lost: bool) -> NDArray[np.bool_]:
+        """Which tokens may come next, [width]; if the text is lost, only end tokens may."""
+        if lost or self._over:
+            eligible = np.zeros(width, np.bool_)
+            eligible[self._end_tokens] = True
+            return eligible
+        mask = self._matcher.allowed().view(np.uint8)
+        eligible = np.unpackbits(mask, count=width, bitorder="little").view(np.bool_)
+        eligible[self._end_tokens] = self._matcher.can_end
+        if not eligible.any():
             # A text that the depth limit has stranded (see `liveness.py`) has nothing but its end.
-            may_end = self._matcher.can_end or not eligible.any()
-        if may_end:
-            eligible[self._end_tokens] = 1
+            eligible[self._end_tokens] = True
         return eligible
 
 
@@ -108,7 +115,7 @@ class HostSlots:
         for row, slot, tokens, lost in news:
             text = self._texts.get(slot) or self._begin(slot)
             self.refused += sum(not text.read(token) for token in tokens)
-            _apply(logits[row], torch.from_numpy(text.allowed(logits.shape[1], lost)))
+            _apply(logits[row], text.allowed(logits.shape[1], lost))
 
     def _begin(self, slot: int) -> _Text:
         request, end_tokens = self._admitted[slot]
@@ -120,13 +127,11 @@ class HostSlots:
         return text
 
 
-def _apply(logits: Tensor, eligible: Tensor) -> None:
-    """-inf where `eligible` is 0."""
-    # By bits: a select (`where`, `masked_fill_`) takes 120 us for 49k tokens, this 30.
-    kind = BITS[logits.element_size()]
-    bits, keep = logits.view(kind), eligible.to(kind).neg_()
-    ruled_out = torch.tensor(float("-inf"), dtype=logits.dtype).view(kind)
-    bits.bitwise_xor_(ruled_out).bitwise_and_(keep).bitwise_xor_(ruled_out)
+def _apply(logits: Tensor, eligible: NDArray[np.bool_]) -> None:
+    """-inf wherever a token is not eligible."""
+    # NumPy writes them in half of the time of torch's `masked_fill_`, but has no bfloat16.
+    ruled_out = RULED_OUT[logits.dtype]
+    np.copyto(logits.view(ruled_out.dtype).numpy(), ruled_out.numpy(), where=~eligible)
     # The maximum is NaN if anything is, and NaN is not above -inf.
-    if not logits.amax() > float("-inf"):
-        logits.masked_fill_(eligible.bool(), 0.0)
+    if not logits.max().item() > float("-inf"):
+        logits.masked_fill_(torch.from_numpy(eligible), 0.0)
