@@ -1,7 +1,7 @@
 """Where the requests of an engine stand in their grammars, if logits are on the host: one matcher a slot.
 
 Tensors answer for a whole batch by some hundred small operators, which on a CPU take 8 ms for a single row of
-49k tokens, of which a matcher takes 0.02 and writing the logits 0.1 to 0.2.
+49k tokens. A matcher takes 0.02 of that, and masking the logits 0.2 to 0.4.
 """
 
 from __future__ import annotations
