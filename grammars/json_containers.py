@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, concat, literal
@@ -14,6 +14,14 @@ from sortition.grammars.schema_ways import Counted, Marks
 
 MEMBER_BUDGET: Final = 20_000
 """Members that are told apart in one container (by place or by count)."""
+
+
+SETS_BUDGET: Final = 12_000
+"""Ways on from all sets of declared members of one object that may come in any order: ten that must be there
+have 10,240, and with `json.dumps`' whitespace 18,000 states, which take 2 s."""
+
+SETS_SPARE: Final = 300
+"""Ways on from all sets up to which members that may be left out are in the sets, too: some hundred states."""
 
 
 Value: TypeAlias = Sequence[tuple[Expr, Marks]]
@@ -71,23 +79,15 @@ def object_of(
     The node ("member", i, n, m) stands before a member when i declared members are past, n members are
     written and m is fulfilled; ("after", i, n, m) stands after one. n stays 0 where counts decide nothing.
     """
-    required = sum(member.required for member in members)
-    counted = low > required or (high is not None and (bool(others) or high < len(members)))
-    least = low if counted else 0
-    most = high if counted else None
-    # Above `least` the count matters only if there is an upper bound.
-    top = 0 if not counted else most if most is not None else least
+    counting = _Counting.of(members, bool(others), low, high)
     last_required = max((i + 1 for i, member in enumerate(members) if member.required), default=0)
-    colon = concat(whitespace.before_colon, literal(b":"), whitespace.after_colon)
     comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
     close = concat(whitespace.before_close, literal(b"}"))
-    bodies = [_by_marks([(concat(member.key, colon), member.value)]) for member in members]
-    other = _by_marks([(concat(key, colon), value) for key, value in others])
+    bodies, other = _bodies(members, others, whitespace)
     every = (1 << wishes) - 1
     edges = _Edges()
-    for count, done in product(range(top + 1), _reached([*bodies, other])):
-        full = most is not None and count >= most
-        following = 0 if not counted else count + 1 if most is not None else min(count + 1, top)
+    for count, done in product(range(counting.top + 1), _reached([*bodies, other])):
+        full, following = counting.is_full(count), counting.after(count)
         for place in range(len(members) + 1):
             before, after = ("member", place, count, done), ("after", place, count, done)
             if not full:
@@ -100,12 +100,114 @@ def object_of(
                     edges.add(before, body, ("after", place, following, done.then(marks)))
                 if place < len(members) or other:
                     edges.add(after, comma, before)
-            if place >= last_required and count >= least and done.kept | done.last == every:
+            if place >= last_required and count >= counting.least and done.kept | done.last == every:
                 edges.add(after, close, "end")
     edges.add("start", concat(literal(b"{"), whitespace.after_open), ("member", 0, 0, Marks()))
     if last_required == 0 and low == 0 and not wishes:
         edges.add("start", concat(literal(b"{"), whitespace.inside_empty, literal(b"}")), "end")
     return edges.graph("start", "end")
+
+
+def unordered_object_of(
+    members: Sequence[Member],
+    others: Sequence[tuple[Expr, Value]],
+    low: int,
+    high: int | None,
+    wishes: int,
+    whitespace: Whitespace,
+) -> Expr:
+    """As `object_of`, but the declared members come in any order.
+
+    Sets tell which of them are written: of those that must be there or fulfil a wish, or of all where they
+    are counted; and of as many others as fit `SETS_SPARE`. What is left may come twice: the last one counts,
+    and each is valid.
+
+    Raises:
+        TooLarge: there are more than `SETS_BUDGET` ways on from all sets.
+    """
+    counting = _Counting.of(members, bool(others), low, high)
+    comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
+    close = concat(whitespace.before_close, literal(b"}"))
+    bodies, other = _bodies(members, others, whitespace)
+    bits = _bits(members, bodies, counting.matters)
+    needed = sum(bit for bit, member in zip(bits, members, strict=True) if member.required)
+    every = (1 << wishes) - 1
+    edges = _Edges()
+    sets = range(max(bits, default=0) * 2 or 1)
+    for count, done, written in product(range(counting.top + 1), _reached([*bodies, other]), sets):
+        before, after = ("member", written, count, done), ("after", written, count, done)
+        if not counting.is_full(count):
+            following = counting.after(count)
+            for bit, body in [*zip(bits, bodies, strict=True), (0, other)]:
+                if not written & bit:
+                    for marks, expr in body.items():
+                        edges.add(before, expr, ("after", written | bit, following, done.then(marks)))
+            edges.add(after, comma, before)
+        if written & needed == needed and count >= counting.least and done.kept | done.last == every:
+            edges.add(after, close, "end")
+    edges.add("start", concat(literal(b"{"), whitespace.after_open), ("member", 0, 0, Marks()))
+    if not needed and low == 0 and not wishes:
+        edges.add("start", concat(literal(b"{"), whitespace.inside_empty, literal(b"}")), "end")
+    return edges.graph("start", "end")
+
+
+def _bits(members: Sequence[Member], bodies: Sequence[Mapping[Marks, Expr]], all_of_them: bool) -> list[int]:
+    """The bit of each member in the sets of written ones, 0 for those that are not told apart."""
+    bits, bit = [0] * len(members), 1
+    must = [
+        all_of_them or member.required or any(marks != Marks() for marks in body)
+        for member, body in zip(members, bodies, strict=True)
+    ]
+    for index in sorted(range(len(members)), key=lambda index: not must[index]):
+        ways = 2 * bit * len(members)
+        if must[index] and ways > SETS_BUDGET:
+            raise TooLarge(f"{sum(must)} keys in any order have more than {SETS_BUDGET:,} ways to go on")
+        if must[index] or ways <= SETS_SPARE:
+            bits[index] = bit
+            bit *= 2
+    return bits
+
+
+@dataclass(frozen=True, slots=True)
+class _Counting:
+    """How members are counted, where their number decides anything.
+
+    Attributes:
+        matters: whether it does; the count stays 0 otherwise.
+        least, most: how many there are at the end, None for no upper bound.
+    """
+
+    matters: bool
+    least: int
+    most: int | None
+
+    @classmethod
+    def of(cls, members: Sequence[Member], open_ended: bool, low: int, high: int | None) -> Self:
+        required = sum(member.required for member in members)
+        matters = low > required or (high is not None and (open_ended or high < len(members)))
+        return cls(matters, low, high) if matters else cls(False, 0, None)
+
+    @property
+    def top(self) -> int:
+        """The greatest count; above `least` it matters only if there is an upper bound."""
+        return self.least if self.most is None else self.most
+
+    def is_full(self, count: int) -> bool:
+        """Whether there can be no further member."""
+        return self.most is not None and count >= self.most
+
+    def after(self, count: int) -> int:
+        """The count after a further member."""
+        return min(count + 1, self.top) if self.matters else 0
+
+
+def _bodies(
+    members: Sequence[Member], others: Sequence[tuple[Expr, Value]], whitespace: Whitespace
+) -> tuple[list[dict[Marks, Expr]], dict[Marks, Expr]]:
+    """Keys with their values, of each declared member and of all others, by what they fulfil."""
+    colon = concat(whitespace.before_colon, literal(b":"), whitespace.after_colon)
+    bodies = [_by_marks([(concat(member.key, colon), member.value)]) for member in members]
+    return bodies, _by_marks([(concat(key, colon), value) for key, value in others])
 
 
 def _by_marks(members: Iterable[tuple[Expr, Value]]) -> dict[Marks, Expr]:

@@ -20,7 +20,7 @@ from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfi
 from sortition.grammars.expr import NOTHING, Call, Expr, alternative, concat, literal
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_characters import Spelling
-from sortition.grammars.json_containers import Member, array_of, object_of
+from sortition.grammars.json_containers import Member, array_of, object_of, unordered_object_of
 from sortition.grammars.json_numbers import NUMBER, number
 from sortition.grammars.json_strings import (
     any_string,
@@ -103,6 +103,7 @@ def json_schema(
     *,
     whitespace: Literal["default", "compact", "any"] | str = "default",
     formats: Literal["assert", "annotate"] = "assert",
+    any_order: bool = False,
 ) -> Grammar:
     """The JSON texts that are valid under a schema.
 
@@ -112,6 +113,8 @@ def json_schema(
             or 4; "compact" none, "any" all of JSON; anything else is a regular expression (syntax of `re`)
             for every place between tokens inside a container.
         formats: whether `format` is enforced or ignored.
+        any_order: whether declared keys may come in any order, not only in that of `properties`. States
+            double with each key that must be there, up to ten.
 
     Raises:
         Invalid: not a JSON Schema.
@@ -126,19 +129,21 @@ def json_schema(
         contents = _contents(schema)
     except RecursionError:
         raise TooLarge(TOO_DEEP, pointer="") from None
-    content = content_digest("json_schema", contents, whitespace, formats)
+    content = content_digest("json_schema", contents, whitespace, formats, any_order)
 
     def lowered() -> Grammar:
-        return _lowered(contents, policy, formats == "assert", content)
+        return _lowered(contents, policy, formats == "assert", any_order, content)
 
     # A copy: machines are kept by those who asked for them, not by the cache.
     return replace(lowered() if content is None else _LOWERED.find(content, lowered), source=_source(schema))
 
 
-def _lowered(contents: Any, policy: Policy, assert_formats: bool, content: bytes | None) -> Grammar:
+def _lowered(
+    contents: Any, policy: Policy, assert_formats: bool, any_order: bool, content: bytes | None
+) -> Grammar:
     try:
         document = Document(contents)
-        lowering = _Lowering(Logic(document, assert_formats), policy)
+        lowering = _Lowering(Logic(document, assert_formats), policy, any_order)
         root, rules = lowering.lower(terms(document.root))
     except RecursionError:
         raise TooLarge(TOO_DEEP, pointer="") from None
@@ -217,9 +222,10 @@ class _ArrayPlan:
 class _Lowering:
     """Makes the rules of one schema."""
 
-    def __init__(self, logic: Logic, policy: Policy) -> None:
+    def __init__(self, logic: Logic, policy: Policy, any_order: bool) -> None:
         self.logic = logic
         self.policy = policy
+        self.object_of = unordered_object_of if any_order else object_of
         self.rules: dict[str, Expr] = {}
         self.plans: dict[str, _ObjectPlan | _ArrayPlan] = {}
         self.origins: dict[str, Origin] = {}
@@ -466,7 +472,7 @@ class _Lowering:
                     Member(Call(key), self._calls_of(value), needed) for key, value, needed in plan.members
                 ]
                 others = [(Call(key), self._calls_of(value)) for key, value in plan.others]
-                return object_of(members, others, plan.low, plan.high, plan.wishes, whitespace)
+                return self.object_of(members, others, plan.low, plan.high, plan.wishes, whitespace)
             first = [self._calls_of(item) for item in plan.first]
             others_item = self._calls_of(plan.others)
             return array_of(first, others_item, plan.low, plan.high, plan.wanted, whitespace)

@@ -20,6 +20,7 @@ def request(
     choice: Iterable[str] | None = None,
     whitespace: str | None = None,
     formats: str | None = None,
+    any_order: bool = False,
     draw: bool = False,
     temperature: float | None = None,
     top_k: int | None = None,
@@ -51,7 +52,7 @@ def request(
         json_schema: a dict, true or false, JSON text, or a class with `model_json_schema` (pydantic).
         regex: a pattern in the syntax of `re`, to match the whole text.
         choice: the texts to choose from.
-        whitespace, formats: of JSON, as in `json_schema`.
+        whitespace, formats, any_order: of JSON, as in `json_schema`.
         draw: draw the tokens here, even if none of the following asks for it.
         temperature, top_k, top_p, min_p, typical, epsilon, eta, top_n_sigma, repetition_penalty,
             presence_penalty, frequency_penalty, penalty_window, logit_bias, allowed_tokens, bad_words,
@@ -74,7 +75,8 @@ def request(
     fields = {name: value for name, value in grammars.items() if value is not None}
     if len(fields) > 1:
         raise ValueError(f"a request has one of {', '.join(grammars)}, not {len(fields)} of them")
-    for name, option in (("whitespace", whitespace), ("formats", formats)):
+    options = {"whitespace": whitespace, "formats": formats, "any_order": any_order or None}
+    for name, option in options.items():
         if option is not None:
             if json_schema is None:
                 raise ValueError(f"{name} is a choice for json_schema alone")

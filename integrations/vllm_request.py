@@ -25,9 +25,10 @@ from sortition.integrations.request import FIELD
 from sortition.sampling.parameters import Parameters
 
 GRAMMARS: Final = ("json_schema", "regex", "choice")
-JSON_OPTIONS: Final = ("whitespace", "formats")
-"""Fields with texts that say how a JSON Schema is meant, by the names that `json_schema` has for them."""
-OPTIONS: Final = ("any_order", *JSON_OPTIONS)
+ANY_ORDER: Final = "any_order"
+TEXTS: Final = ("whitespace", "formats")
+OPTIONS: Final = (ANY_ORDER, *TEXTS)
+"""Fields that say how a JSON Schema is meant, by the names that `json_schema` has for them."""
 DRAW: Final = "draw"
 """The field that asks for our draw and for nothing else of it."""
 
@@ -82,12 +83,12 @@ class Request:
     Attributes:
         kind: one of `GRAMMARS`.
         source: the grammar, as JSON text. The order of keys counts.
-        options: those of `JSON_OPTIONS` that are given.
+        options: those of `OPTIONS` that are given, false ones aside.
     """
 
     kind: str
     source: str
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str | bool], ...] = ()
 
     def __repr__(self) -> str:
         shown = self.source if len(self.source) <= 200 else self.source[:200] + "…"
@@ -173,9 +174,9 @@ def _grammar(fields: Mapping[str, Any]) -> Request | None:
     given = [name for name in GRAMMARS if fields.get(name) is not None]
     if len(given) > 1:
         raise RequestError(f"one of {', '.join(GRAMMARS)} is possible, not {' and '.join(given)}")
-    if _flag(fields, "any_order"):
-        raise RequestError("'any_order' is not built yet; keys come in the order of 'properties'")
-    options = {name: fields[name] for name in JSON_OPTIONS if fields.get(name) is not None}
+    options: dict[str, Any] = {name: fields[name] for name in TEXTS if fields.get(name) is not None}
+    if _flag(fields, ANY_ORDER):
+        options[ANY_ORDER] = True
     if not given:
         for name in options:
             raise RequestError(f"{name!r} is a choice for 'json_schema', which is not there")
@@ -193,7 +194,7 @@ def _grammar(fields: Mapping[str, Any]) -> Request | None:
     ):
         raise RequestError("'choice' is a list of one or more texts")
     for name, option in options.items():
-        if not isinstance(option, str):
+        if name in TEXTS and not isinstance(option, str):
             raise RequestError(f"{name!r} is a text, not {_kind(option)}")
         if kind != "json_schema":
             raise RequestError(f"{name!r} is a choice for 'json_schema', not for {kind!r}")

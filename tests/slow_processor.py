@@ -27,4 +27,3 @@ class Slow(AdapterLogitsProcessor):
             return logits
 
         return sleep
-

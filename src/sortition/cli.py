@@ -189,6 +189,9 @@ def _compile(
     formats: Annotated[
         str, typer.Option(help="Whether `format` counts: assert, or annotate to ignore it.")
     ] = "assert",
+    any_order: Annotated[
+        bool, typer.Option("--any-order", help="Declared keys may come in any order.")
+    ] = False,
 ) -> None:
     """Say what a schema costs, what it accepts, and what is refused and why."""
     with _errors_in_one_line():
@@ -196,7 +199,7 @@ def _compile(
         from sortition.integrations.extract import read_schema
 
         begun = perf_counter()
-        options: dict[str, Any] = {"whitespace": whitespace, "formats": formats}
+        options: dict[str, Any] = {"whitespace": whitespace, "formats": formats, "any_order": any_order}
         grammar = sortition.json_schema(read_schema(schema), **options)
         machine = grammar.machine
         built = perf_counter()
