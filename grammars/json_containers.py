@@ -21,7 +21,7 @@ SETS_BUDGET: Final = 12_000
 have 10,240, and with `json.dumps`' whitespace 18,000 states, which take 2 s."""
 
 SETS_SPARE: Final = 300
-"""Ways on from all sets up to which members that may be left out are in the sets, too: some hundred states."""
+"""Ways on from all sets up to which members that may be left out are in the sets, too: hundreds of states."""
 
 
 Value: TypeAlias = Sequence[tuple[Expr, Marks]]
