@@ -192,6 +192,8 @@ def _string(strings: Strings, patterns: _Named, formats: _Named, called: bool) -
         return words(_kept(strings, patterns, formats), called)
     lengths = _counts(patterns, formats, strings.excluded, strings.low, strings.high)
     if lengths is not None:
+        if lengths.is_empty:
+            return Spelling(NOTHING, {})
         characters = Characters(False, called)
         return Spelling(concat(QUOTE, lengths.expr(characters.any_of, QUOTE)), characters.rules)
     if patterns or formats or strings.excluded:

@@ -13,6 +13,7 @@ from sortition.grammars.automaton import Automaton
 from sortition.grammars.expr import alternative, concat, literal, repeat, star
 from sortition.grammars.json_lengths import Lengths
 from sortition.grammars.json_schema import json_schema
+from sortition.grammars.oracle import Walk
 
 
 def letters(text: str) -> Any:
@@ -124,3 +125,10 @@ def test_verdicts(schema: dict[str, Any], wrapped: bool) -> None:
 @pytest.mark.parametrize("longest", [100, 1_000, 1 << 30, 1 << 40])
 def test_length_costs_nothing(longest: int) -> None:
     assert len(json_schema({"type": "string", "maxLength": longest}).machine) < 40
+
+
+def test_strings_that_do_not_exist_are_not_begun() -> None:
+    none = {"type": "string", "minLength": 34, "maxLength": 40, "pattern": "^a?b?$"}
+    walk = Walk(json_schema({"type": "array", "items": none}).machine)
+    assert walk.advance(ord("["))
+    assert not walk.advance(ord('"')) and walk.advance(ord("]")) and walk.can_end
