@@ -95,8 +95,10 @@ class Reader:
             for text, beyond, length in zip(self._texts, self._beyond, lengths, strict=True)
         ]
         least = min(counts)
-        # Even if nothing is taken back: layers with a window let go of what is behind it.
-        self._cache.crop(-least)
+        # To take back nothing is not nothing: layers with a window would let go of what is behind it, and
+        # whoever takes back more than was read since then would miss it.
+        if least:
+            self._cache.crop(-least)
         for name in COLUMNS:
             if self._given.get(name) is not None:
                 columns = self._given[name].shape[-1] - least

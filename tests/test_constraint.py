@@ -323,5 +323,6 @@ def test_nothing_waits_for_the_device() -> None:
         logits = torch.zeros(4, SMALL.size + 5, dtype=torch.bfloat16, device="meta")
         masked = constraint.apply(logits, position, ends)
         assert (masked.shape, masked.dtype) == (logits.shape, logits.dtype)
-    assert [part.dtype for part in position] == [torch.int32] * 4 + [torch.bool]
-    assert [part.dtype for part in constraint.slots] == [torch.int32] * 4 + [torch.bool]
+    kinds = [torch.int32] * 4 + [torch.bool, torch.int32]
+    assert [part.dtype for part in position] == kinds
+    assert [part.dtype for part in constraint.slots] == kinds

@@ -20,8 +20,16 @@ from sortition.sampling.parameters import Parameters
 from sortition.sampling.verification import TOKEN
 
 
-def test_kernels_find_what_the_definition_finds() -> None:
-    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        # Three minutes of interpreting are too much for every day.
+        pytest.param("", marks=pytest.mark.slow, id="all"),
+        pytest.param("own or (every_method and (token or coupled)) or nan", id="some"),
+    ],
+)
+def test_kernels_find_what_the_definition_finds(chosen: str) -> None:
+    options = ("-q", "-k", chosen, "-p", "no:cacheprovider", "-p", "no:xdist")
     said = run("-m", "pytest", "tests/verify_interpreted.py", *options, TRITON_INTERPRET="1")
     assert " passed" in said and "skipped" not in said
 

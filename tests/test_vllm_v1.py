@@ -81,3 +81,7 @@ def test_draws_beside_other_features(report: dict[str, Any]) -> None:
         assert -15 < step[str(token)] < 0
     (chosen,) = draws["structured outputs"]
     assert chosen["text"] in ("yes", "no", "perhaps not")
+
+
+def test_the_host_s_draws_are_timed(report: dict[str, Any]) -> None:
+    assert all(stats["draw_seconds"] > 0 for stats in report["stats"])
