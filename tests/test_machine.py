@@ -208,11 +208,15 @@ def test_stack_depth() -> None:
 
 def same(one: object, other: object) -> bool:
     """Whether two dataclasses hold the same arrays and numbers."""
-    return all(
-        np.array_equal(getattr(one, field.name), getattr(other, field.name))
-        and getattr(getattr(one, field.name), "dtype", None)
-        == getattr(getattr(other, field.name), "dtype", None)
+    pairs = [
+        (getattr(one, field.name), getattr(other, field.name))
         for field in dataclasses.fields(one)  # type: ignore[arg-type]
+    ]
+    return all(
+        mine.dtype == yours.dtype and np.array_equal(mine, yours)
+        if isinstance(mine, np.ndarray)
+        else mine == yours
+        for mine, yours in pairs
     )
 
 
