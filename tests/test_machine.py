@@ -6,7 +6,7 @@ import dataclasses
 import gzip
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -215,7 +215,7 @@ def same(one: object, other: object) -> bool:
     return all(
         mine.dtype == yours.dtype and np.array_equal(mine, yours)
         if isinstance(mine, np.ndarray)
-        else mine == yours
+        else mine == yours or (isinstance(mine, Sequence) and [*mine] == [*yours])
         for mine, yours in pairs
     )
 
