@@ -166,6 +166,10 @@ _Action: TypeAlias = tuple[int, int, int, int, int, int, int]
 """Target, effect, height, least and greatest count, what is added to it, and the action otherwise."""
 
 
+_Bounded: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[int]]
+"""Classes, the least and greatest count at which each survives, and classes that ask for more."""
+
+
 class _Reader:
     """Reads one table for all its matchers, and remembers what it has read."""
 
@@ -191,6 +195,7 @@ class _Reader:
         # The counts of a state, and of any state to which a site returns, at which masks may change.
         self.cuts: dict[int, list[int]] = {}
         self.site_cuts: dict[int, list[int]] = {}
+        self.bounded: dict[int, _Bounded] = {}
         self.conditional_start, self.conditional = table.conditional_start, table.conditional
         self.ending: list[int] = table.ending.tolist()
         self.returns = table.returns
@@ -328,7 +333,12 @@ class _Reader:
         """Find the mask of a place, and remember it for all stacks that look alike as far as was seen."""
         bits = self.certain[self.row_of_state[state], : self.words].copy()
         seen = 0
-        for unit in self._conditional(state):
+        units = self._conditional(state)
+        if self.counts:
+            bounded, low, high, units = self._bounded(state, units)
+            held = bounded[(low <= count) & (count <= high)]
+            np.bitwise_or.at(bits, held >> 5, np.uint32(1) << (held & 31).astype(np.uint32))
+        for unit in units:
             after, looked = self._apply(state, count, stack, unit)
             seen = max(seen, looked)
             if after is not None:
@@ -354,6 +364,22 @@ class _Reader:
         node[path[-1]] = mask
         self.known_places += 1
         return mask
+
+    def _bounded(self, state: int, units: list[int]) -> _Bounded:
+        """Conditional classes that ask for the count alone, with its bounds, and the other ones."""
+        found = self.bounded.get(state)
+        if found is None:
+            plain, bounds, others = [], [], []
+            for unit in units:
+                action = self.entries[state, unit]
+                if action is not None and action[1] >= 0 and action[2] == 0 and action[6] < 0:
+                    plain.append(unit)
+                    bounds.append(action[3:5])
+                else:
+                    others.append(unit)
+            low, high = np.array(bounds, np.int64).reshape(-1, 2).T
+            found = self.bounded[state] = np.array(plain, np.int64), low, high, others
+        return found
 
     def _conditional(self, state: int) -> list[int]:
         """The classes that depend on the stack; their entries are read all at once."""
