@@ -1,4 +1,4 @@
-# make demo | test | check | slow | soak | clean
+# make demo | test | check | slow | soak | fuzz | clean
 # Needs Python 3.11 or newer with pip; PYTHON=python3.12 chooses another one. Everything goes into .venv.
 
 PYTHON ?= python3
@@ -10,7 +10,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Threads that wait for each other by spinning are four times slower where other programs want the cores too.
 PATIENT := OMP_WAIT_POLICY=passive
 
-.PHONY: demo test check slow soak clean
+.PHONY: demo test check slow soak fuzz clean
 
 demo: $(VENV)/demo.stamp
 	$(PATIENT) $(BIN)/python -m demo
@@ -32,6 +32,13 @@ soak: $(VENV)/test.stamp
 	$(BIN)/python tests/soak_vllm.py
 	$(BIN)/python tests/soak_vllm.py --runner v2
 
+# An hour for each front end; FUZZ_SECONDS=60 for a look.
+FUZZ_SECONDS ?= 3600
+fuzz: $(VENV)/fuzz.stamp
+	for front in python ecma schema drawn; do \
+	  PYTHONPATH=tests SORTITION_NUMBA=0 $(BIN)/python tests/fuzz.py $$front --seconds $(FUZZ_SECONDS) || exit 1; \
+	done
+
 clean:
 	rm -rf $(VENV) demo/out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -45,4 +52,8 @@ $(VENV)/demo.stamp: $(PINS)
 $(VENV)/test.stamp: $(VENV)/demo.stamp requirements/test.txt requirements/vllm.txt
 	$(BIN)/python -m pip install --quiet -r requirements/test.txt
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/vllm.txt
+	touch $@
+
+$(VENV)/fuzz.stamp: $(VENV)/test.stamp requirements/fuzz.txt
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements/fuzz.txt
 	touch $@
