@@ -9,10 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Final
 
-import torch
-
-from sortition.grammars.expand import expanded
-from sortition.grammars.table import Table, build_table
+from sortition.grammars.table import Table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.vllm_request import Request
 
@@ -122,11 +119,7 @@ class Compiler:
     def _compile(self, request: Request) -> Table:
         begin = time.perf_counter()
         try:
-            grammar = request.grammar()
-            if torch.cuda.is_available():
-                # The kernels do not count: there, every count is a state.
-                return build_table(expanded(grammar.machine), self.vocabulary)
-            return grammar.compile(self.vocabulary)
+            return request.grammar().compile(self.vocabulary)
         except Exception as error:
             # Whatever goes wrong here, an exception would take the engine and all its requests with it.
             logger.error(

@@ -16,7 +16,6 @@ from sortition.sampling.arena import Arena
 from sortition.sampling.constraint import Constraint, Position
 from sortition.sampling.kernels import LAUNCH
 from sortition.sampling.kernels.advance import advance
-from sortition.sampling.kernels.layout import bits
 from sortition.sampling.kernels.mask import apply, judge, mask
 
 TILE = 4096
@@ -25,9 +24,11 @@ TILE = 4096
 TABLES = (
     *("depth_limit", "token_class", "vocabulary_size", "row_start", "survives", "certain", "certain_size"),
     *("rank", "first_entry", "target", "effect", "height"),
-    *("conditional_start", "conditional_count", "conditional", "push_start", "push_length", "push_site"),
+    *("guard", "otherwise", "least", "greatest", "added"),
+    *("conditional_start", "conditional_count", "conditional"),
+    *("push_start", "push_length", "push_site", "push_count"),
     *("ending", "return_start", "returns", "accepting", "present", "token_words"),
-    *("longest_exit", "longest_end"),
+    *("longest_exit", "longest_end", "counts", "most_alternatives"),
 )
 """In the order of the arguments of `advance`."""
 
@@ -98,7 +99,7 @@ class Walk:
 
         position = Position(
             *(empty(count), empty(count), empty(count), empty(count, limit), empty(count, kind=torch.bool)),
-            torch.zeros((count, limit + 1), dtype=torch.int32, device=batch.slots.device),
+            empty(count, limit + 1),
         )
         return self._advance(self.constraint.slots, self.read, batch, position)
 
@@ -120,8 +121,6 @@ class Walk:
 
     def _advance(self, slots: Position, read: Tensor, batch: Batch, position: Position) -> Rows:
         arena, count, limit = self.constraint.arena, len(batch.slots), slots.stack.shape[1]
-        if arena.counts:
-            raise NotImplementedError("the kernels do not count yet, but a grammar of this batch does")
         device = slots.state.device
         classes = torch.empty((count, arena.token_words), dtype=torch.int32, device=device)
         facts = torch.empty(count, dtype=torch.int32, device=device)
@@ -129,12 +128,10 @@ class Walk:
         tables["present"] = self._present_in(arena)
         advance[(count,)](
             *(tables[name] for name in TABLES),
-            *slots[:-1], limit, read, self.constraint.refused,
+            *slots, limit, read, self.constraint.refused,
             batch.slots, batch.local, count, batch.tokens, batch.tokens.stride(0), batch.totals, batch.drafts,
             batch.end_tokens, batch.end_tokens.shape[1],
-            *position[:-1], classes, facts,
-            LIMIT=bits(limit), PUSH=bits(arena.longest_push), WORDS=bits(arena.token_words),
-            CONDITIONAL=bits(arena.most_conditional), ENDS=bits(batch.end_tokens.shape[1]),
+            *position, classes, facts,
             num_warps=1, **LAUNCH,
         )  # fmt: skip
         return Rows(position, classes, facts, batch.slots, batch.end_tokens)

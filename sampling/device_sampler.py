@@ -66,8 +66,6 @@ class DeviceSampler:
             return "kernels report neither the most likely tokens nor the raw law"
         if not kernels.supported(self._columns).all():
             return "kernels know neither `typical` nor a temperature between edits or between filters"
-        if any(len(table.guards) > 1 for table in self._tables):
-            return "kernels do not count, as a grammar with maxLength does"
         return None
 
     def start(self, request: Request, grammars: Sequence[int]) -> DeviceState:

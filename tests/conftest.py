@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import triton_on_cpu
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    triton_on_cpu.patch_once()
 
 
 @pytest.fixture(scope="session")

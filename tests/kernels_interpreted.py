@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_constraint import ENDS, SMALL, small_tables
+from test_constraint import ENDS, SMALL, counting_tables, small_tables
 from test_sampling_backends import (
     DTYPES,
     REALISTIC,
@@ -29,7 +29,10 @@ from test_sampling_backends import (
 )
 from torch import Tensor
 
+from sortition.grammars.json_schema import json_schema
+from sortition.grammars.matcher import Matcher
 from sortition.grammars.table import Table, build_table
+from sortition.grammars.vocabulary import Vocabulary
 from sortition.sampling import device, noise, numerics, reference
 from sortition.sampling.constraint import Constraint, Position
 from sortition.sampling.device_constraint import Batch, Walk
@@ -234,8 +237,9 @@ def samplers(*parts: Any, **options: Any) -> tuple[Sampler, Sampler]:
     return Sampler(*parts, **options, backend="triton"), Sampler(*parts, **options, backend="reference")
 
 
-def test_a_sampler_on_the_device_is_the_one_on_the_host() -> None:
-    tables = small_tables(3, 3)
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_sampler_on_the_device_is_the_one_on_the_host(counts: bool) -> None:
+    tables = [*counting_tables(0), counting_tables(0)[1]] if counts else small_tables(3, 3)
     rules = (Temperature([0.7, 1.5, 1.0, 0.0]), TopP(0.9), FrequencyPenalty(0.4), LogitBias({2: 1.0}))
     ours, theirs = samplers(
         Constrain([*tables, None]), *rules, end_tokens=ENDS, entropy=True, on_empty=ENDS[0]
@@ -340,13 +344,13 @@ class Texts:
         self.totals[slot] += 1
         self.mirror.advance(torch.tensor([slot]), torch.tensor([token]))
 
-    def step(self) -> tuple[Batch, Position]:
-        """Some of the slots: what they read, and where their rows should be."""
+    def step(self, reads: int = 2) -> tuple[Batch, Position]:
+        """Some of the slots: what they read, up to so many tokens, and where their rows should be."""
         slots = self.random.sample(range(len(self.totals)), self.random.randint(1, len(self.totals)))
         rows, local, drafts, positions = [], [], [], []
         for slot in slots:
             index = torch.tensor([slot])
-            for _ in range(self.random.randrange(3)):
+            for _ in range(self.random.randint(0, reads)):
                 self.read(slot, self.token(self.mirror.slots.rows(index)))
             position = self.mirror.slots.rows(index)
             for draft in range(self.random.randint(1, 4)):
@@ -367,11 +371,12 @@ class Texts:
 
 
 def assert_positions(found: Position, expected: Position) -> None:
-    """The same, but for what lies above the stacks."""
+    """The same, but for what lies above the stacks and their counts."""
     for name in ("grammar", "state", "depth", "finished"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
-    inside = torch.arange(expected.stack.shape[1]) < expected.depth[:, None]
-    assert torch.equal(found.stack[inside], expected.stack[inside])
+    inside = torch.arange(expected.counts.shape[1]) <= expected.depth[:, None]
+    assert torch.equal(found.counts[inside], expected.counts[inside])
+    assert torch.equal(found.stack[inside[:, 1:]], expected.stack[inside[:, 1:]])
 
 
 def unpacked(bits: Tensor, width: int) -> Tensor:
@@ -379,9 +384,14 @@ def unpacked(bits: Tensor, width: int) -> Tensor:
     return torch.from_numpy(flags[:, :width].astype(np.bool_))
 
 
-@pytest.mark.parametrize(("seed", "beyond"), [(0, 0), (1, 37), (2, -1)])
-def test_grammars(seed: int, beyond: int) -> None:
-    texts = Texts(small_tables(seed, 4), seed, slots=5, beyond=beyond)
+@pytest.mark.parametrize(
+    ("seed", "beyond", "counts"),
+    [(0, 0, False), (1, 37, False), (2, -1, False), (0, 0, True), (3, 5, True), (4, 0, True)],
+)
+def test_grammars(seed: int, beyond: int, counts: bool) -> None:
+    tables = counting_tables(seed) if counts else small_tables(seed, 4)
+    texts = Texts(tables, seed, slots=5, beyond=beyond)
+    assert bool(texts.ours.arena.counts) == counts
     width = texts.size + beyond
     for turn in range(6):
         batch, expected = texts.step()
@@ -418,3 +428,37 @@ def test_depth_limit() -> None:
         allowed = texts.mirror.allowed(expected)
         assert torch.equal(unpacked(texts.walk.mask(rows), texts.size), allowed)
     assert int(texts.ours.slots.depth) + 4 >= table.depth_limit
+
+
+def test_lengths_of_strings() -> None:
+    """Bounds of two strings, one after the other, where tokens of several characters just fit or do not."""
+    others = [bytes([byte]) for byte in range(256) if bytes([byte]) not in SMALL.tokens]
+    longer = (b"aaaa", b'a"', b'",', b'aa"}', b"\\u00")
+    vocabulary = Vocabulary.of([*SMALL.tokens, *others, *longer], end_tokens=[])
+    text = {"type": "string", "minLength": 34, "maxLength": 37}
+    schema = {"properties": {"a": text, "b": text}, "required": ["a", "b"], "additionalProperties": False}
+    table = json_schema(schema).compile(vocabulary)
+    assert len(table.guards) > 1
+    texts, matcher = Texts([table], seed=0, slots=1, beyond=0), Matcher(table, ENDS)
+    for constraint in (texts.ours, texts.mirror):
+        constraint.assign(torch.tensor([0]), torch.tensor([0]))
+    bounds = set()
+    a, quote = vocabulary.tokens.index(b"a"), vocabulary.tokens.index(b'"')
+    parts = [b'{"a":"' + b"a" * 32, *[b"a"] * 5, b'","b":"' + b"a" * 33, b"a", b'"', b"}"]
+    for part in parts:
+        for byte in part:
+            token = vocabulary.tokens.index(bytes([byte]))
+            assert matcher.advance(token)
+            texts.read(0, token)
+        # The drafts of the step go on at random.
+        batch, expected = texts.step(reads=0)
+        rows = texts.walk.advance(batch)
+        assert_positions(rows.position, expected)
+        assert_positions(texts.ours.slots, texts.mirror.slots)
+        allowed = unpacked(texts.walk.mask(rows), texts.size)
+        assert torch.equal(allowed, texts.mirror.allowed(expected))
+        known = np.unpackbits(matcher.allowed().view(np.uint8), bitorder="little")[: texts.size]
+        assert allowed[0].tolist() == known.astype(np.bool_).tolist()
+        bounds.add((bool(allowed[0, a]), bool(allowed[0, quote])))
+    assert bounds == {(True, False), (True, True), (False, True), (False, False)}
+    assert int(texts.ours.refused) == 0

@@ -42,6 +42,15 @@ def small_tables(seed: int, count: int) -> list[Table]:
     return tables
 
 
+def counting_tables(seed: int) -> list[Table]:
+    """Tables for one vocabulary, the last of which counts, or may count where a seed picks its rules."""
+    draw = random.Random(seed)
+    counting = machines.random_machine(draw, counts=True) if seed else machines.counting_machine()
+    # Where bytes are missing, counts become states.
+    vocabulary = Vocabulary.of([*SMALL.tokens, b"\\", b'aa\\"'], end_tokens=[])
+    return [build_table(machine, vocabulary) for machine in (machines.json_machine(), counting)]
+
+
 def bits(words: np.ndarray, size: int) -> list[bool]:
     return np.unpackbits(words.view(np.uint8), bitorder="little")[:size].astype(bool).tolist()
 
@@ -110,10 +119,7 @@ def test_walks_of_one_grammar(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_walks_of_grammars_that_count(seed: int) -> None:
     draw = random.Random(seed)
-    counting = machines.random_machine(draw, counts=True) if seed else machines.counting_machine()
-    # Where bytes are missing, counts become states.
-    vocabulary = Vocabulary.of([*SMALL.tokens, b"\\", b'aa\\"'], end_tokens=[])
-    tables = [build_table(machine, vocabulary) for machine in (machines.json_machine(), counting)]
+    tables = counting_tables(seed)
     constraint = Constraint(tables[:1], end_tokens=ENDS)
     assert constraint.add(tables[1]) == 1
     assert seed or constraint.arena.counts

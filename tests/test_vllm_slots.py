@@ -72,6 +72,8 @@ REQUESTS = [
         '{"$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}, "$ref": "#/$defs/t"}',
     ),
     Request("regex", '""'),
+    # One that counts.
+    Request("json_schema", '{"type": "string", "minLength": 2, "maxLength": 40}'),
 ]
 WISHES = [
     Wish(Parameters(), 1),

@@ -22,7 +22,7 @@ from sortition.sampling.kernels.rows import (
 )
 
 
-@triton.jit(do_not_specialize=["stream"])
+@triton.jit(do_not_specialize=["stream", "end_tokens_size"])
 def elect(
     logits, row_stride, stride, width, treatments, slots, seeds, positions, stream,
     constrained, end_tokens, end_tokens_size, tokens, flags, counts,

@@ -16,7 +16,8 @@ IS_NAN = tl.constexpr(2)
 """Of a row: an eligible logit is NaN."""
 
 
-@triton.jit
+# What grammars and requests bring must not make another kernel.
+@triton.jit(do_not_specialize=["vocabulary", "token_words", "end_tokens_size"])
 def mask(
     token_class, vocabulary, token_words, row_grammar, row_classes, row_facts, row_slots,
     end_tokens, end_tokens_size, width, bits, words, judgement,
