@@ -1,8 +1,9 @@
-"""What a draw costs on a GPU, beside a read of the logits and the peers; and that it is the CPU's to the bit.
+"""What kernels cost on a GPU, beside a read of the logits and the peers; and that they draw as the CPU does.
 
     python -m sortition.benchmarks.device --output device.json
 
-Takes a few minutes, and begins nothing after `BUDGET`. Peers that are not installed say so in the report.
+Takes a few minutes, and begins nothing after `BUDGET`. Peers that are not installed say so in the report. It
+ends with an error if anything is drawn differently, or masked, or waited for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,34 +25,51 @@ from rich.console import Console
 from rich.table import Table as Grid
 from torch import Tensor
 
-from sortition.benchmarks import footprint
-from sortition.benchmarks.sampler_peers import Setting, TorchSort
+from sortition.benchmarks.device_peers import PEERS
+from sortition.benchmarks.engine_step import EngineStep, vocabulary
+from sortition.benchmarks.footprint import KERNELS
+from sortition.benchmarks.sampler_peers import Setting
 from sortition.benchmarks.samplers import SETTINGS, SPREAD, VOCABULARY
 from sortition.benchmarks.timing import machine
 from sortition.grammars.json_schema import json_schema
+from sortition.grammars.table import Table
+from sortition.integrations.vllm_compile import Compiler, Figures
 from sortition.sampling import cpu, device
 from sortition.sampling.columns import Columns
+from sortition.sampling.constraint import Constraint
+from sortition.sampling.device_constraint import Walk
 from sortition.sampling.draw import Draw, Request
 from sortition.sampling.parameters import Parameters
 from sortition.sampling.rules import Constrain, FrequencyPenalty, Temperature, TopP
 from sortition.sampling.sampler import Sampler
 
+DEVICE: Final = torch.device("cuda")
 ROWS: Final = (1, 8, 32, 64, 128, 256, 512)
 DTYPES: Final = (torch.bfloat16, torch.float32)
 GREEDY: Final = Setting("greedy", temperature=0.0)
 
-BUDGET: Final = 420.0
-"""Seconds after which no further point is begun."""
+BUDGET: Final = 400.0
+"""Seconds after which no further point is begun; one may take half a minute where a peer compiles for it."""
+
+READ: Final = 1 << 28
+"""Numbers of four bytes that are read to measure bandwidth: far more than caches hold."""
 
 REPEATS: Final = 20
 """Draws in one graph, which hides what launching the graph costs."""
 
 ROUNDS: Final = 5
 
+LAUNCHES: Final = 50
+"""Calls that are timed on the host."""
+
 COMPARED: Final = ((90_000, 8_192, torch.bfloat16), (10_000, VOCABULARY, torch.float32))
 """Rows, vocabulary and type of the logits that are also drawn from on the CPU."""
 
-Call = Callable[[Tensor], Tensor]
+SMALL: Final = 8_192
+"""Tokens of the vocabulary of grammars that are also walked on the CPU."""
+
+CHUNK: Final = 500
+"""Rows of them that are drawn at once."""
 
 
 class Clock:
@@ -76,14 +94,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show(report, Console(width=120))
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if faults := faults_of(report):
+        raise SystemExit(f"not as it should be: {', '.join(faults)}")
 
 
 def run(clock: Clock) -> dict[str, Any]:
     """Everything, as plain JSON values; equality first, as speed is nothing without it."""
+    with suppress(ImportError):
+        # Until they are there, the CPU draws hundreds of times slower.
+        cpu.LOOPS.load()
     report: dict[str, Any] = {"machine": _machine(), "bandwidth": bandwidth()}
-    report["equality"] = [equality(*part, clock) for part in COMPARED]
     report["graph"] = graph_draws_the_same()
     report["sampler"] = sampler_waits_for_nothing()
+    report["grammars"] = grammars_mask_the_same()
+    report["equality"] = [equality(*part, clock) for part in COMPARED]
+    compiler = Compiler(vocabulary(VOCABULARY), Figures())
+    report["steps"] = [engine_step(compiler, rows) for rows in ROWS if not clock.over]
     report["points"] = []
     for dtype in DTYPES:
         for rows in ROWS:
@@ -96,11 +122,11 @@ def run(clock: Clock) -> dict[str, Any]:
 
 
 def bandwidth() -> dict[str, float]:
-    """GB/s of this device: to read 1 GiB, and to copy it, which reads and writes."""
-    numbers = torch.ones(1 << 28, device="cuda")
+    """GB/s of this device: to read so many numbers, and to copy them, which reads and writes."""
+    numbers = torch.ones(READ, device=DEVICE)
     into = torch.empty_like(numbers)
-    read = timed(numbers.amax, repeats=5)
-    copied = timed(lambda: into.copy_(numbers), repeats=5)
+    read, _ = timed(numbers.amax, repeats=5)
+    copied, _ = timed(lambda: into.copy_(numbers), repeats=5)
     return {"read": numbers.nbytes / read / 1e9, "copy": 2 * numbers.nbytes / copied / 1e9}
 
 
@@ -108,11 +134,12 @@ def point(setting: Setting, rows: int, dtype: torch.dtype, read: float) -> dict[
     """Microseconds of one draw: ours in all, kernel by kernel and on the host, and the peers'."""
     logits = some_logits(rows, VOCABULARY, dtype)
     work = prepared(logits, [parameters_of(setting)] * rows)
+    seconds, captured = timed(work)
     peers: dict[str, float | str] = {}
     for name, prepare in PEERS.items():
         try:
-            call = prepare(setting, rows)
-            peers[name] = 1e6 * timed(lambda call=call: call(logits))  # type: ignore[misc]
+            call = prepare(setting, rows, DEVICE)
+            peers[name] = 1e6 * timed(lambda call=call: call(logits))[0]  # type: ignore[misc]
         except Exception as error:  # a peer that fails says so, and the others go on
             peers[name] = f"{type(error).__name__}: {error}"[:200]
     return {
@@ -120,27 +147,59 @@ def point(setting: Setting, rows: int, dtype: torch.dtype, read: float) -> dict[
         "dtype": str(dtype).removeprefix("torch."),
         "setting": setting.name,
         "one read": logits.nbytes / read / 1e3,
-        "ours": 1e6 * timed(work),
+        "ours": 1e6 * seconds,
+        "in a graph": captured,
         "kernels": kernels(work),
         "host": 1e6 * host(work),
         "peers": peers,
     }
 
 
-def timed(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Median seconds of one call on the device: in a graph, or in turn where it cannot be captured."""
+def engine_step(compiler: Compiler, rows: int) -> dict[str, Any]:
+    """Microseconds of a step of vLLM's second runner: by kernels, and on the host, which never waits."""
+    source = some_logits(rows, VOCABULARY, torch.float32)
+    step = EngineStep(compiler, source.clone(), grammars=min(rows, 64))
+
+    def work() -> None:
+        step.logits.copy_(source)
+        step.constrain_and_draw()
+        step.go_on()
+
+    # What requests bring is uploaded in the first step, and read in the second.
+    work()
+    work()
+    with no_waiting():
+        for _ in range(3):
+            work()
+    seconds, captured = timed(work)
+    return {
+        "rows": rows,
+        "all": 1e6 * seconds,
+        "in a graph": captured,
+        "kernels": kernels(work),
+        "host": 1e6 * host(step.constrain_and_draw),
+        "refused": step.refused,
+        "waits": False,
+    }
+
+
+def timed(work: Callable[[], object], repeats: int = REPEATS) -> tuple[float, bool]:
+    """Median seconds of one call on the device, and whether it was in a graph, or else in turn."""
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
             work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
+    captured = True
     try:
         with torch.cuda.graph(graph):
             for _ in range(repeats):
                 work()
         replay: Callable[[], object] = graph.replay
     except RuntimeError:
+        captured = False
         torch.cuda.synchronize()
 
         def replay() -> None:
@@ -156,17 +215,20 @@ def timed(work: Callable[[], object], repeats: int = REPEATS) -> float:
         end.record()
         end.synchronize()
         seconds.append(begin.elapsed_time(end) / 1000 / repeats)
-    return statistics.median(seconds)
+    return statistics.median(seconds), captured
 
 
 def kernels(work: Callable[[], object]) -> dict[str, float]:
     """Microseconds of each kernel, by name; nothing where the profiler cannot see them."""
     work()
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(REPEATS):
-            work()
-        torch.cuda.synchronize()
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _ in range(REPEATS):
+                work()
+            torch.cuda.synchronize()
+    except (AssertionError, RuntimeError):
+        return {}
     return {
         event.key: event.self_device_time_total / REPEATS
         for event in profile.key_averages()
@@ -177,7 +239,7 @@ def kernels(work: Callable[[], object]) -> dict[str, float]:
 def host(work: Callable[[], object]) -> float:
     """Median seconds that a call takes the host, which does not wait for the device."""
     seconds = []
-    for _ in range(50):
+    for _ in range(LAUNCHES):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         work()
@@ -189,16 +251,16 @@ def host(work: Callable[[], object]) -> float:
 def equality(rows: int, width: int, dtype: torch.dtype, clock: Clock) -> dict[str, Any]:
     """How many rows the device and the CPU draw, and how many of them differently."""
     drawn, different, examples = 0, 0, []
-    for first in range(0, rows, 500):
+    for first in range(0, rows, CHUNK):
         if clock.over:
             break
-        logits = some_logits(500, width, dtype, seed=first)
-        request = mixed(500, width, first)
+        logits = some_logits(CHUNK, width, dtype, seed=first)
+        request = mixed(CHUNK, width, first)
         work = device.draw_rows(logits, request)
         differs = different_rows(work.to(torch.device("cpu")), cpu.draw_rows(logits.cpu(), request))
-        drawn, different = drawn + 500, different + int(differs.sum())
+        drawn, different = drawn + CHUNK, different + int(differs.sum())
         examples += [str(request.columns.parameters[row]) for row in np.flatnonzero(differs)[:2]]
-    return {"rows": drawn, "width": width, "different": different, "examples": examples[:5]}
+    return {"rows": drawn, "of": rows, "width": width, "different": different, "examples": examples[:5]}
 
 
 def different_rows(ours: Draw, theirs: Draw) -> np.ndarray[Any, Any]:
@@ -214,10 +276,10 @@ def different_rows(ours: Draw, theirs: Draw) -> np.ndarray[Any, Any]:
     return differs
 
 
-def graph_draws_the_same() -> dict[str, Any]:
+def graph_draws_the_same(rows: int = 64) -> dict[str, Any]:
     """That a captured draw is the eager one, for new logits, and that launching it waits for nothing."""
-    logits = some_logits(64, VOCABULARY, torch.bfloat16)
-    request = mixed(64, VOCABULARY, 1)
+    logits = some_logits(rows, VOCABULARY, torch.bfloat16)
+    request = mixed(rows, VOCABULARY, 1)
     work = prepared(logits, request.columns.parameters, request)
     with no_waiting():
         work()
@@ -225,23 +287,21 @@ def graph_draws_the_same() -> dict[str, Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = work()
-    logits.copy_(some_logits(64, VOCABULARY, torch.bfloat16, seed=5))
+    logits.copy_(some_logits(rows, VOCABULARY, torch.bfloat16, seed=5))
     graph.replay()
     differs = different_rows(captured.to(torch.device("cpu")), work().to(torch.device("cpu")))
-    return {"rows": 64, "different": int(differs.sum()), "waits": False}
+    return {"rows": rows, "different": int(differs.sum()), "waits": False}
 
 
 def sampler_waits_for_nothing(rows: int = 32, steps: int = 20) -> dict[str, Any]:
     """That a sampler with a grammar generates what it does on the CPU, and that the host never waits."""
-    vocabulary = footprint.vocabulary(8_192)
-    table = json_schema({"type": "object", "properties": {"a": {"type": "string"}}}).compile(vocabulary)
-    parts = (Constrain(table), Temperature(0.8), TopP(0.95), FrequencyPenalty(0.2))
-    sampler = Sampler(*parts)
-    logits = [some_logits(rows, vocabulary.size, torch.bfloat16, seed=step) for step in range(steps)]
-    state = sampler.start(rows, seed=1, device="cuda")
+    parts = (Constrain(some_table()), Temperature(0.8), TopP(0.95), FrequencyPenalty(0.2))
+    sampler = Sampler(*parts, backend="triton")
+    logits = [some_logits(rows, SMALL, torch.bfloat16, seed=step) for step in range(steps)]
+    state = sampler.start(rows, seed=1, device=DEVICE)
     # Kernels are compiled, and parameters uploaded, by the first draw.
     state = sampler.advance(state, sampler(logits[0], state).tokens)
-    state = sampler.start(rows, seed=1, device="cuda")
+    state = sampler.start(rows, seed=1, device=DEVICE)
     drawn = []
     with no_waiting():
         for each in logits:
@@ -256,6 +316,51 @@ def sampler_waits_for_nothing(rows: int = 32, steps: int = 20) -> dict[str, Any]
     return {"rows": rows * steps, "different": int(differs.sum()), "waits": False}
 
 
+def grammars_mask_the_same(rows: int = 256, steps: int = 60) -> dict[str, Any]:
+    """That kernels walk grammars as tensors do on the CPU, counts included, and mask the same tokens."""
+    constraint = Constraint([some_table()], device=DEVICE)
+    walk, judge = Walk(constraint, SMALL), Constraint([some_table()])
+    chance = np.random.default_rng(0)
+    numbers = torch.zeros(rows, dtype=torch.int64)
+    ours, theirs = constraint.start(numbers.to(DEVICE)), judge.start(numbers)
+    different = 0
+    for _ in range(steps):
+        found = walk.mask(walk.step(ours)).cpu().numpy().view(np.uint8)
+        allowed = judge.allowed(theirs).numpy()
+        bits = np.unpackbits(found, axis=1, bitorder="little")[:, :SMALL].astype(np.bool_)
+        different += int((bits != allowed).any(1).sum())
+        # Any token that is allowed, with the shortest ends last, so that texts grow to their bounds.
+        keys = chance.random(allowed.shape) * allowed
+        keys[:, ord('"')] /= 8
+        tokens = torch.from_numpy(keys.argmax(1))
+        ours, theirs = walk.step(ours, tokens.to(DEVICE)).position, judge.step(theirs, tokens)
+    return {"rows": rows * steps, "different": different}
+
+
+def some_table() -> Table:
+    """Of strings of any length and of one that is counted."""
+    properties = {"a": {"type": "string", "minLength": 33, "maxLength": 40}, "b": {"type": "string"}}
+    return json_schema({"type": "object", "properties": properties, "required": ["a"]}).compile(
+        vocabulary(SMALL)
+    )
+
+
+def faults_of(report: Mapping[str, Any]) -> list[str]:
+    """What is not as it should be, none where all is well."""
+    parts = {f"{part['width']:,} tokens": part for part in report["equality"]}
+    parts |= {name: report[name] for name in ("graph", "sampler", "grammars")}
+    faults = [
+        f"{part['different']} rows of {name} differ" for name, part in parts.items() if part["different"]
+    ]
+    faults += [
+        f"a step of {step['rows']} rows was refused tokens" for step in report["steps"] if step["refused"]
+    ]
+    for name in ("steps", "points"):
+        if not all(each["in a graph"] for each in report[name]):
+            faults.append(f"{name} that cannot be captured in a graph")
+    return faults
+
+
 @contextmanager
 def no_waiting() -> Iterator[None]:
     """Whatever waits for the device fails."""
@@ -268,9 +373,9 @@ def no_waiting() -> Iterator[None]:
 
 def some_logits(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     """Random ones; rows get sharper from the first to the last."""
-    generator = torch.Generator(device="cuda").manual_seed(seed)
-    scale = torch.linspace(0.6 * SPREAD, 1.4 * SPREAD, rows, device="cuda")[:, None]
-    return (torch.randn(rows, width, device="cuda", generator=generator) * scale).to(dtype)
+    generator = torch.Generator(device=DEVICE).manual_seed(seed)
+    scale = torch.linspace(0.6 * SPREAD, 1.4 * SPREAD, rows, device=DEVICE)[:, None]
+    return (torch.randn(rows, width, device=DEVICE, generator=generator) * scale).to(dtype)
 
 
 def parameters_of(setting: Setting) -> Parameters:
@@ -338,68 +443,8 @@ def mixed(rows: int, width: int, seed: int) -> Request:
     )
 
 
-def _vllm(setting: Setting, rows: int) -> Call:
-    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
-
-    sampler = TopKTopPSampler()
-    k = torch.full((rows,), setting.top_k, device="cuda", dtype=torch.int32) if setting.top_k else None
-    p = torch.full((rows,), setting.top_p, device="cuda") if setting.top_p < 1 else None
-
-    def call(logits: Tensor) -> Tensor:
-        # It takes float32, and changes it in place.
-        logits = logits.to(torch.float32, copy=True)
-        if setting.temperature == 0:
-            return logits.argmax(-1)
-        logits.div_(setting.temperature)
-        if setting.min_p:
-            probs = logits.softmax(-1)
-            logits.masked_fill_(probs < setting.min_p * probs.amax(-1, keepdim=True), -float("inf"))
-        tokens: Tensor = sampler(logits, {}, k, p)[0]
-        return tokens
-
-    return call
-
-
-def _flashinfer(setting: Setting, rows: int) -> Call:
-    from flashinfer import sampling  # type: ignore[import-not-found]
-
-    def call(logits: Tensor) -> Tensor:
-        logits = logits.float()
-        if setting.temperature == 0:
-            return logits.argmax(-1)
-        logits = logits / setting.temperature
-        if setting.top_k:
-            top_p = setting.top_p
-            tokens: Tensor = sampling.top_k_top_p_sampling_from_logits(logits, setting.top_k, top_p)
-        elif setting.min_p:
-            tokens = sampling.min_p_sampling_from_probs(logits.softmax(-1), setting.min_p)
-        elif setting.top_p < 1:
-            tokens = sampling.top_p_sampling_from_probs(logits.softmax(-1), setting.top_p)
-        else:
-            tokens = sampling.sampling_from_logits(logits)
-        return tokens
-
-    return call
-
-
-def _torch(setting: Setting, rows: int) -> Call:
-    if setting.temperature == 0:
-        return lambda logits: logits.argmax(-1)
-    call = TorchSort().prepare(setting, rows)
-    if call is None:
-        raise ValueError(f"torch has no {setting.name}")
-    return lambda logits: call(logits.float())
-
-
-PEERS: Final[Mapping[str, Callable[[Setting, int], Call]]] = {
-    "torch": _torch,
-    "vllm": _vllm,
-    "flashinfer": _flashinfer,
-}
-
-
 def _machine() -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(DEVICE)
     return {
         **machine(),
         "gpu": properties.name,
@@ -415,8 +460,10 @@ def show(report: dict[str, Any], console: Console) -> None:
     """The report as a table of microseconds, and how many reads of the logits ours is."""
     for part in report["equality"]:
         console.print(f"{part['rows']:,} rows of {part['width']:,}: {part['different']} unlike the CPU's")
-    for name, what in (("graph", "in a graph"), ("sampler", "a sampler, with nobody waiting")):
+    said = {"graph": "in a graph", "sampler": "a sampler, with nobody waiting", "grammars": "masks"}
+    for name, what in said.items():
         console.print(f"{what}: {report[name]['different']} of {report[name]['rows']} rows differ")
+    show_steps(report, console)
     grid = Grid(title=f"one draw of {VOCABULARY:,} logits, microseconds ({report['machine']['gpu']})")
     for title in ("dtype", "rows", "setting", "one read", "ours", "reads", "host", *PEERS):
         grid.add_column(title, justify="left" if title in ("dtype", "setting") else "right")
@@ -431,6 +478,18 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(grid)
     if "left out" in report:
         console.print(f"left out for want of time: {report['left out']}")
+
+
+def show_steps(report: dict[str, Any], console: Console) -> None:
+    """Microseconds of a step of vLLM's second runner, by kernels."""
+    names = [*dict.fromkeys(name for step in report["steps"] for name in step["kernels"] if name in KERNELS)]
+    grid = Grid(title=f"one step of {VOCABULARY:,} logits with grammars and draws, microseconds")
+    for title in ("rows", *names, "ours", "host"):
+        grid.add_column(title, justify="right")
+    for step in report["steps"]:
+        spent = [step["kernels"].get(name, 0.0) for name in names]
+        grid.add_row(str(step["rows"]), *(f"{each:.1f}" for each in (*spent, sum(spent), step["host"])))
+    console.print(grid)
 
 
 if __name__ == "__main__":

@@ -13,32 +13,21 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table as Grid
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sortition.grammars.expr import EMPTY
-from sortition.grammars.grammar import Grammar
-from sortition.grammars.vocabulary import Vocabulary
+from sortition.benchmarks.engine_step import EngineStep, vocabulary
 from sortition.integrations import vllm_device
 from sortition.integrations.vllm_compile import Compiler, Figures
-from sortition.integrations.vllm_draw import Wish
-from sortition.integrations.vllm_request import Request
-from sortition.integrations.vllm_slots import Admission, Slots
 from sortition.sampling import device, device_constraint
-from sortition.sampling.parameters import Parameters
 
 WIDTH: Final = 131_072
 ROWS: Final = (1, 32, 256)
 GRAMMARS: Final = (1, 64)
-TEXT: Final = 4096
-"""Tokens of the longest text that an engine allows."""
-
 MODULES: Final = (vllm_device, device, device_constraint)
 """From where kernels are launched."""
 
@@ -95,56 +84,22 @@ def run(
     return [point(compiler, width, some, count) for some in rows for count in grammars]
 
 
-def vocabulary(width: int) -> Vocabulary:
-    """All bytes, and numbers and words enough."""
-    words = (f"{'  '[: number % 3]}{number:x}".encode() for number in range(width - 257))
-    return Vocabulary.of([*(bytes([byte]) for byte in range(256)), *words, b""], end_tokens=[width - 1])
-
-
 def point(compiler: Compiler, width: int, rows: int, grammars: int) -> dict[str, Any]:
     """What a step of so many rows takes where requests have so many grammars in all."""
-    held = max(rows, grammars)
-    numbers = np.full(held, 8, np.int32)
-    states = SimpleNamespace(
-        max_num_reqs=held,
-        all_token_ids=SimpleNamespace(gpu=torch.zeros((held, TEXT), dtype=torch.int32)),
-        prompt_len=SimpleNamespace(gpu=torch.from_numpy(numbers)),
-        total_len=SimpleNamespace(gpu=torch.from_numpy(numbers)),
-    )
-    closed = Grammar(EMPTY).compile(compiler.vocabulary)
-    slots = Slots(compiler, closed, torch.device("cpu"), held)
-    wish = Wish(Parameters(temperature=0.7, top_p=0.95, frequency_penalty=0.1), 0)
-    wishes = {}
-    for slot in range(held):
-        name = f"key{slot % grammars}"
-        request = Request("json_schema", json.dumps({"properties": {name: {"type": "string"}}}))
-        wishes[slot] = wish, Admission(request, (width - 1,), wish)
-        slots.admit(slot, wishes[slot][1])
-    slots.open(range(held))
-    context = SimpleNamespace(
-        expanded_idx_mapping=torch.arange(rows, dtype=torch.int32),
-        expanded_local_pos=torch.zeros(rows, dtype=torch.int32),
-        input_ids=torch.zeros(rows, dtype=torch.int32),
-        pos=torch.full((rows,), 7),
-        idx_mapping_np=np.arange(rows, dtype=np.int32),
-        seq_lens_upper_bound_np=np.full(rows, TEXT, np.int32),
-    )
-    logits = torch.empty(rows, width)
-    steps = vllm_device.Device(slots, states)
+    step = EngineStep(compiler, torch.empty(rows, width), grammars)
     # What requests bring is uploaded in the first step.
     for _ in range(2):
         with counted() as launches, Operators() as operators:
-            steps.constrain(logits, context)
-            steps.draw(logits, context, wishes)
+            step.constrain_and_draw()
     return {
         "rows": rows,
         "grammars": grammars,
         "kernels": len(launches),
         "operators": len(operators.names),
-        "tables": slots.constraint.store.nbytes,
-        "positions": sum(part.nbytes for part in slots.constraint.slots),
-        "step": steps.nbytes,
-        "logits": logits.nbytes,
+        "tables": step.slots.constraint.store.nbytes,
+        "positions": sum(part.nbytes for part in step.slots.constraint.slots),
+        "step": step.device.nbytes,
+        "logits": step.logits.nbytes,
     }
 
 

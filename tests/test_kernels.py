@@ -54,6 +54,12 @@ def test_vllm_requests_are_masked_and_drawn_by_kernels() -> None:
     assert " passed" in said and "skipped" not in said
 
 
+def test_the_benchmark_runs_without_a_gpu() -> None:
+    pytest_options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+    said = run("-m", "pytest", "tests/device_interpreted.py", *pytest_options, TRITON_INTERPRET="1")
+    assert " passed" in said and "skipped" not in said
+
+
 # Logits of other types are read by the same code, which `scan` and `apply` show.
 COMPILED = [
     *(
