@@ -41,6 +41,7 @@ class EcmaParser(PatternParser):
     bracket_may_come_first = False
     has_possessive = False
     fixed_behind = False
+    repeated_looks = False
     line_ends = ECMA_LINE_ENDS
     case_rule: CaseRule = "ecma"
 

@@ -42,6 +42,7 @@ class PythonParser(PatternParser):
     bracket_may_come_first = True
     has_possessive = True
     fixed_behind = True
+    repeated_looks = True
     line_ends = NEWLINE
 
     @property

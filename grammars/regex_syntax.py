@@ -15,6 +15,7 @@ from sortition.grammars.assertions import BEGIN, END, END_OR_LAST_NEWLINE, Asser
 from sortition.grammars.characters import ANY_CHARACTER, complement, intersection, union
 from sortition.grammars.errors import Invalid, TooLarge, Unsupported
 from sortition.grammars.expr import (
+    EMPTY,
     NOTHING,
     Alternative,
     Class,
@@ -97,6 +98,8 @@ class PatternParser(ABC):
     has_possessive: ClassVar[bool]
     fixed_behind: ClassVar[bool]
     """Whether what is looked for behind must have one length."""
+    repeated_looks: ClassVar[bool]
+    """Whether a quantifier may follow lookaround."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -279,7 +282,8 @@ class PatternParser(ABC):
     def _item(self, expr: Expr) -> None:
         group = self._groups[-1]
         group.items.append(expr)
-        group.last = _Last.ASSERTION if isinstance(expr, Assertion | Look) else _Last.ATOM
+        fixed = isinstance(expr, Assertion) or (isinstance(expr, Look) and not self.repeated_looks)
+        group.last = _Last.ASSERTION if fixed else _Last.ATOM
 
     def _characters(self, text: str) -> None:
         """Plain characters; the last is an item of its own, since a quantifier may follow."""
@@ -440,6 +444,9 @@ def _may_be_empty(expr: Expr) -> bool:
 
 def _repeated(body: Expr, low: int, high: int | None) -> Expr:
     """A repeat; a repeat of a repeat becomes one where their counts leave no gap."""
+    if isinstance(body, Look):
+        # To look again changes nothing.
+        return body if low else EMPTY
     if high == 0 or not isinstance(body, Repeat):
         return repeat(body, low, high)
     # n copies reach from body.low * n to body.high * n; n + 1 copies must begin no later than one after that.

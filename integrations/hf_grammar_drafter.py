@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from sortition.grammars.matcher import Mask, Matcher
+from sortition.grammars.matcher import Matcher
+from sortition.grammars.reader import Mask
 from sortition.grammars.table import Table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.hf_drafters import Drafts, Text

@@ -10,12 +10,14 @@ import random
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import machines
 import models
 import numpy as np
 import pytest
 
+from sortition.grammars import accelerate, reader
 from sortition.grammars import matcher as matcher_module
 from sortition.grammars import table as table_module
 from sortition.grammars.errors import GrammarError, TooLarge
@@ -212,9 +214,64 @@ def test_masks_are_read_only_and_wide_enough() -> None:
 
 
 def test_the_cache_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matcher_module, "CACHED_MASKS", 3)
-    monkeypatch.setattr(matcher_module, "CACHED_PLACES", 5)
+    monkeypatch.setattr(reader, "CACHED_MASKS", 3)
+    monkeypatch.setattr(reader, "CACHED_PLACES", 5)
     test_a_bit_is_set_where_the_token_is_taken()
+
+
+def test_tables_share_the_room_for_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "SHARED_MASKS", 8)
+    monkeypatch.setattr(reader, "FEWEST_MASKS", 2)
+    alive = [
+        compiled(Machine.of({}, literal(b"abcdefghijkl")), [bytes([byte]) for byte in b"abcdefghijkl"])
+        for _ in range(8)
+    ]
+    for table in alive:
+        matcher = Matcher(table)
+        for token in range(12):
+            assert ids(matcher.allowed()) == [token] and matcher.advance(token)
+            # Tables of other tests may be alive, too: then there is less room.
+            assert len(reader.reader_of(table).masks) <= 8
+
+
+def test_compiled_masks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = pytest.importorskip("sortition.grammars.reader_jit")
+    draw = random.Random(2)
+    known = {machines.counting_machine(), machines.json_machine(), machines.required_key_machine()}
+    random_ones = {machines.random_machine(random.Random(seed), counts=seed % 2 > 0) for seed in range(40)}
+    compared = dict.fromkeys(loops.REPLACES, 0)
+
+    def both(definition: Any) -> Any:
+        if definition not in compared:
+            return definition
+
+        def checked(*arguments: Any) -> Any:
+            compared[definition] += 1
+            again = copied(arguments)
+            expected, found = definition(*arguments), loops.REPLACES[definition](*again)
+            # The last argument may have been written to.
+            for ours, theirs in zip(parts(found, again[-1]), parts(expected, arguments[-1]), strict=True):
+                assert np.array_equal(ours, theirs)
+            return expected
+
+        return checked
+
+    monkeypatch.setattr(accelerate, "best", both)
+    for seed, machine in enumerate(known | random_ones):
+        table = build_table(machine, machines.random_vocabulary(machine, random.Random(seed)))
+        for _ in range(5):
+            matcher = Matcher(table, [])
+            while len(tokens := ids(matcher.allowed())) and draw.random() < 0.95:
+                assert matcher.advance(draw.choice(tokens))
+    assert min(compared.values()) > 40
+
+
+def parts(found: Any, written: Any) -> list[Any]:
+    return [*(found if isinstance(found, tuple) else (found,)), written]
+
+
+def copied(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(each.copy() if isinstance(each, np.ndarray) else each for each in arguments)
 
 
 def test_places_that_look_alike_share_their_mask() -> None:

@@ -105,8 +105,9 @@ def _pattern(
     )
 
 
+REPEATED_LOOKS = _same("(?=a)*", "(?!a)+", "(?<!B)?", "(?=.*B){2}", "(?!1){0,3}?")
 PYTHON_PATTERNS = _pattern(
-    st.one_of(LITERALS, LITERALS, CLASSES, PYTHON_ANCHORS, LOOKS),
+    st.one_of(LITERALS, LITERALS, CLASSES, PYTHON_ANCHORS, LOOKS, REPEATED_LOOKS),
     ["(", "(?:", "(?i:", "(?m:", "(?s:", "(?a:", "(?x:", "(?ims-x:", "(?u-i:"],
 )
 ECMA_PATTERNS = _pattern(
@@ -118,6 +119,7 @@ ECMA_PATTERNS = _pattern(
 @settings(deadline=None)
 @example((r"a$(?:\n|$)*", ""))
 @example((r"(?:^|a)*\b", ""))
+@example((r"(?=a)?(?!aB){2}(?<!B)+.*(?=a)*+", ""))
 def test_python_patterns_mean_what_re_says(pattern: Pair) -> None:
     automaton = Automaton.of(parse(pattern[0], "python"))
     judge = re.compile(pattern[0])
