@@ -125,6 +125,7 @@ class Processor(FirstContract, SecondContract):  # type: ignore[misc]
             slots = Slots(self._compiler, closed, states.device, states.max_num_reqs)
             self._slots: Slots | HostSlots = slots
             self._runner = Runner(slots, states, vllm_config.num_speculative_tokens, drawer)
+            self._runner.warm_up(self._width)
         else:
             device, rows = torch.device(arguments[0]), vllm_config.scheduler_config.max_num_seqs
             if device.type == "cpu":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,26 @@ class Device:
         self._walk: Walk | None = None
         self._wishes: dict[int, Wish] | None = None
         self._workspace: Workspace | None = None
+
+    def warm_up(self, width: int) -> None:
+        """Launch every kernel for a row that nobody draws: compiling takes seconds, for which no request waits.
+
+        Args:
+            width: of logits.
+        """
+        nothing = torch.zeros(1, dtype=torch.int32, device=self._device)
+        context = SimpleNamespace(
+            expanded_idx_mapping=nothing,
+            expanded_local_pos=nothing,
+            input_ids=nothing,
+            # An empty slot has no last token.
+            pos=nothing.long(),
+            idx_mapping_np=np.zeros(1, np.int32),
+            seq_lens_upper_bound_np=np.zeros(1, np.int32),
+        )
+        logits = torch.zeros((1, width), device=self._device)
+        self.constrain(logits, context)
+        self.draw(logits, context, {0: (Wish(NEUTRAL, 0), Admission(None, ()))})
 
     def constrain(self, logits: Tensor, context: Any) -> None:
         """Read what has been committed; what a row's grammar rules out becomes -inf, in place."""

@@ -55,6 +55,11 @@ class Runner:
         # Those whose draws kernels do not know.
         self._for_host = np.zeros(count, np.bool_)
 
+    def warm_up(self, width: int) -> None:
+        """Have the kernels for logits of this width compiled, where there are kernels."""
+        if self._device is not None:
+            self._device.warm_up(width)
+
     def add(self, slot: int, admission: Admission | None) -> bool:
         """A request takes the slot; whether its logits are changed."""
         self._wishes.pop(slot, None)

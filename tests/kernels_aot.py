@@ -188,7 +188,8 @@ def source_of(launch: Caught) -> tuple[ASTSource, dict[str, Any]]:
         value, specialised = values[name], not parameter.do_not_specialize
         if isinstance(value, torch.Tensor):
             signature[name] = POINTERS[value.dtype]
-            attributes[(at,)] = [["tt.divisibility", 16]]
+            if value.data_ptr() % 16 == 0 and not parameter.do_not_specialize_on_alignment:
+                attributes[(at,)] = [["tt.divisibility", 16]]
         elif isinstance(value, bool) or value is None or name.isupper() or (value == 1 and specialised):
             signature[name] = "constexpr"
             constants[name] = value

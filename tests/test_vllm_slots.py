@@ -404,6 +404,48 @@ def test_the_second_runner_never_waits_for_the_device(kernels: bool, monkeypatch
         assert launches == ([*GRAMMAR, *DRAW] if kernels else [])
 
 
+def test_no_request_of_the_second_runner_waits_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever requests bring, they launch the kernels that the start of the engine has launched."""
+    pytest.importorskip("triton")
+    from kernels_aot import MODULES, Caught, source_of
+
+    from sortition.sampling import device_sampler
+
+    launches: dict[str, Caught] = {}
+    monkeypatch.setattr(device_sampler, "runs_on", lambda device: True)
+    for module in MODULES:
+        for name in {*GRAMMAR, *DRAW} & vars(module).keys():
+            launches.setdefault(name, Caught(vars(module)[name]))
+            monkeypatch.setattr(module, name, launches[name])
+
+    def compiled() -> dict[str, tuple[Any, ...]]:
+        sources = {name: source_of(launch) for name, launch in launches.items()}
+        return {
+            name: (source.signature, source.constants, source.attrs, options)
+            for name, (source, options) in sources.items()
+        }
+
+    engine = SecondEngine(20)
+    engine.runner.warm_up(WIDTH)
+    at_start = compiled()
+    assert at_start.keys() == {*GRAMMAR, *DRAW}
+    many = tuple(range(16))
+    for slot, (request, wish, ends) in enumerate(
+        [
+            (REQUESTS[0], WISHES[0], (END,)),
+            (REQUESTS[2], WISHES[3], (END, STOP)),
+            (REQUESTS[3], WISHES[7], many),
+            (REQUESTS[5], Wish(Parameters(logit_bias=dict.fromkeys(range(200), 1.0)), 1), (*many, END)),
+            *[(None, WISHES[2], (END,))] * 16,
+        ]
+    ):
+        engine.add(slot, Text(request, ends, wish=wish))
+        every = {each: [] if slot % 2 else [1] * (each % 4) for each in range(slot + 1)}
+        context = engine.context(every)
+        engine.runner.mask(torch.randn(len(context.pos), WIDTH), context)
+        assert compiled() == at_start
+
+
 def test_a_slot_that_is_taken_over_by_a_free_request_is_left_alone() -> None:
     engine = SecondEngine(2)
     engine.add(0, Text(REQUESTS[0]))

@@ -39,12 +39,13 @@ ENDS = tl.constexpr(16)
 """End tokens at a time."""
 
 
-# What grammars bring must not make another kernel.
+# What grammars bring must not make another kernel; drafts may be a part of something.
 @triton.jit(
     do_not_specialize=[
         *("vocabulary", "certain_size", "token_words", "longest_exit", "longest_end", "counting"),
         *("most_alternatives", "limit", "rows", "tokens_size", "end_tokens_size"),
-    ]
+    ],
+    do_not_specialize_on_alignment=["drafts", "local"],
 )
 def advance(
     depth_limit, token_class, vocabulary, row_start, survives, certain, certain_size, rank, first_entry,

@@ -61,8 +61,11 @@ BAD_WORD = tl.constexpr(1)
 END_TOKEN = tl.constexpr(2)
 
 
-# What changes from step to step must not make another kernel.
-@triton.jit(do_not_specialize=["history_size", "end_tokens_size", "capacity"])
+# What changes from step to step must not make another kernel; drafts may be a part of something.
+@triton.jit(
+    do_not_specialize=["history_size", "end_tokens_size", "capacity"],
+    do_not_specialize_on_alignment=["drafts", "local"],
+)
 def edit(
     logits, row_stride, stride, width, treatments,
     whole, real, stages, stages_size, slots, positions,
