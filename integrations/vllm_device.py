@@ -60,7 +60,7 @@ class Device:
         self._workspace: Workspace | None = None
 
     def warm_up(self, width: int) -> None:
-        """Launch every kernel for a row that nobody draws: compiling takes seconds, for which no request waits.
+        """Launch every kernel for a row that nobody draws: so no request waits for seconds of compiling.
 
         Args:
             width: of logits.
