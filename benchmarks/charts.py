@@ -218,5 +218,9 @@ def shortened(said: str, most: int) -> str:
 
 
 def number(value: float) -> str:
-    """A tick's label, as short as it can be."""
+    """A tick's label, as short as it can be: neighbours on a logarithmic axis have 40 units between them."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    if abs(value) >= 1e4:
+        return f"{value / 1e3:g}k"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

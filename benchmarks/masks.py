@@ -1,4 +1,4 @@
-"""Coverage, verdicts, compile time and time per token on real JSON Schemas, side by side with the peers.
+"""Coverage, verdicts, compile time, time per token and memory on JSON Schemas, side by side with the peers.
 
 Every schema is compiled by every engine in turn, in one process and one thread, and every instance is walked
 token by token (a mask, then a commit). A schema passes if it compiles and every verdict is right.
@@ -6,173 +6,202 @@ token by token (a mask, then a commit). A schema passes if it compiles and every
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
-import os
-import platform
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import numpy as np
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table as Grid
 
-from sortition.benchmarks.peers import Engine, installed_engines
+from sortition.benchmarks import heap
+from sortition.benchmarks.mask_outcomes import Outcome, engine_json, keywords
+from sortition.benchmarks.mask_tables import show
+from sortition.benchmarks.peer_environment import entered
+from sortition.benchmarks.peers import Engine, Session, installed_engines
 from sortition.benchmarks.plots import save
+from sortition.benchmarks.timing import clock_cost, machine, pin, versions
 from sortition.grammars.vocabulary import Vocabulary
+from sortition.integrations.errors import InputError
 
+FORMAT: Final = "sortition-bench-masks/1"
+PACKAGES: Final = ("llguidance", "xgrammar", "tiktoken")
+"""The peers, and what reads the vocabulary for all of them."""
 
-@dataclass
-class Result:
-    """What one engine did; times in microseconds."""
+SAMPLE: Final = 200
+INTERRUPTED: Final = 130
 
-    compiled: int = 0
-    passed: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    wrongly_accepted: list[str] = field(default_factory=list)
-    wrongly_refused: list[str] = field(default_factory=list)
-    first_mask: list[float] = field(default_factory=list)
-    masks: list[float] = field(default_factory=list)
-    steps: list[float] = field(default_factory=list)
+PATTERN: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Where texts are cut before they become tokens; Llama 3's."""
 
 
 def read_cases(path: Path, sample: int | None, seed: int = 0) -> list[dict[str, Any]]:
-    """Schemas with instances from a gzipped JSON-lines file, or a random sample of them."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        cases = [json.loads(line) for line in lines]
+    """Schemas with instances from a gzipped JSON-lines file, or a random sample of them.
+
+    A line is an object with `name`, `schema` and `tests`, a list of `data` with whether it is `valid`.
+
+    Raises:
+        InputError: the file is something else.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            cases = [json.loads(line) for line in lines]
+        for case in cases:
+            _ = case["name"], case["schema"], [(test["data"], test["valid"]) for test in case["tests"]]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise InputError(
+            f"{path} is no gzipped JSON lines of schemas with their tests: {problem!r}"
+        ) from None
     return cases if sample is None else random.Random(seed).sample(cases, min(sample, len(cases)))
 
 
 def run(
-    cases: Iterable[dict[str, Any]], engines: list[Engine], encode: Callable[[str], list[int]]
-) -> dict[str, Result]:
-    """Measure every engine on every case, interleaved."""
-    results = {engine.name: Result() for engine in engines}
-    for case in cases:
+    cases: Iterable[dict[str, Any]], engines: Sequence[Engine], encode: Callable[[str], list[int]]
+) -> Iterator[tuple[dict[str, Any], dict[str, Outcome]]]:
+    """Each case with the outcome of every engine, which take turns; each case begins with another one."""
+    gc.collect()
+    # Collecting garbage, which measuring memory needs, then costs what a schema adds and not what is there.
+    gc.freeze()
+    cost = clock_cost()
+    for turn, case in enumerate(cases):
         instances = [
             (encode(json.dumps(test["data"], ensure_ascii=False)), test["valid"]) for test in case["tests"]
         ]
-        for engine in engines:
-            _measure(engine, results[engine.name], case, instances)
-    return results
+        order = [*engines[turn % len(engines) :], *engines[: turn % len(engines)]]
+        yield case, {engine.name: _outcome(engine, case["schema"], instances, cost) for engine in order}
+    gc.unfreeze()
 
 
-def _measure(
-    engine: Engine, result: Result, case: dict[str, Any], instances: list[tuple[list[int], bool]]
-) -> None:
-    start = time.perf_counter_ns()
+def _outcome(
+    engine: Engine, schema: Any, instances: Sequence[tuple[list[int], bool]], clock: float
+) -> Outcome:
+    outcome = Outcome()
+    before = heap.held()
+    start = time.process_time()
     try:
-        compiled = engine.compile(case["schema"])
+        compiled = engine.compile(schema)
         engine.session(compiled).mask()
     except Exception as error:  # each engine has errors of its own
-        result.refused[str(getattr(error, "keyword", None) or type(error).__name__)] += 1
-        return
-    result.first_mask.append((time.perf_counter_ns() - start) / 1000)
-    result.compiled += 1
-    right = True
+        outcome.refused = str(getattr(error, "keyword", None) or type(error).__name__)
+        return outcome
+    outcome.first_mask = time.process_time() - start
     for tokens, valid in instances:
-        session = engine.session(compiled)
-        alive = True
-        for token in tokens:
-            begin = time.perf_counter_ns()
-            session.mask()
-            between = time.perf_counter_ns()
-            alive = session.advance(token)
-            end = time.perf_counter_ns()
-            result.masks.append((between - begin) / 1000)
-            result.steps.append((end - begin) / 1000)
-            if not alive:
-                break
-        accepted = alive and session.can_end()
-        if accepted and not valid:
-            result.wrongly_accepted.append(case["name"])
-        elif valid and not accepted:
-            result.wrongly_refused.append(case["name"])
-        right = right and accepted == valid
-    result.passed += right
+        accepted = _walk(engine.session(compiled), tokens, outcome, clock)
+        outcome.wrongly_accepted += accepted and not valid
+        outcome.wrongly_refused += valid and not accepted
+    after = heap.held()
+    if before is not None and after is not None:
+        outcome.heap = max(0, after - before)
+    outcome.table = engine.size(compiled)
+    return outcome
 
 
-def summary(results: dict[str, Result], cases: int) -> dict[str, Any]:
-    """Percentiles and counts as plain JSON values."""
+def _walk(session: Session, tokens: list[int], outcome: Outcome, clock: float) -> bool:
+    for token in tokens:
+        begin = time.process_time()
+        session.mask()
+        between = time.process_time()
+        alive = session.advance(token)
+        end = time.process_time()
+        outcome.masks.append(between - begin - clock)
+        outcome.steps.append(end - begin - 2 * clock)
+        if not alive:
+            return False
+    return session.can_end()
 
-    def percentiles(values: list[float], points: tuple[float, ...]) -> dict[str, float]:
-        data = np.array(values or [0.0])
-        figures = {f"p{point:g}": round(float(np.percentile(data, point)), 2) for point in points}
-        return {**figures, "mean": round(float(data.mean()), 2), "max": round(float(data.max()), 2)}
 
+def summary(
+    cases: Sequence[dict[str, Any]], outcomes: Sequence[dict[str, Outcome]], wanted: int
+) -> dict[str, Any]:
+    """All engines on all cases, and on those with each keyword, as plain JSON values."""
+    names = list(outcomes[0]) if outcomes else []
+    by_keyword: dict[str, list[int]] = {}
+    for at, case in enumerate(cases):
+        for keyword in sorted(keywords(case["schema"])):
+            by_keyword.setdefault(keyword, []).append(at)
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "schemas": cases,
+        "format": FORMAT,
+        "machine": machine(),
+        "versions": versions("sortition", "numpy", "numba", *PACKAGES),
+        "clock": "of the processor, what reading it costs taken off",
+        "schemas": len(cases),
+        "schemas wanted": wanted,
         "engines": {
             name: {
-                "compiled": result.compiled,
-                "passed": result.passed,
-                "wrongly accepted instances": len(result.wrongly_accepted),
-                "wrongly refused instances": len(result.wrongly_refused),
-                "first mask us": percentiles(result.first_mask, (50, 90, 99)),
-                "mask us": percentiles(result.masks, (50, 90, 99, 99.9)),
-                "mask + advance us": percentiles(result.steps, (50, 90, 99, 99.9)),
-                "wrongly accepted": sorted(set(result.wrongly_accepted)),
-                "wrongly refused": sorted(set(result.wrongly_refused)),
-                "refused": dict(result.refused.most_common()),
+                **engine_json(found),
+                "wrongly accepted": _names(cases, [each.wrongly_accepted for each in found]),
+                "wrongly refused": _names(cases, [each.wrongly_refused for each in found]),
             }
-            for name, result in results.items()
+            for name, found in ((name, [each[name] for each in outcomes]) for name in names)
+        },
+        "keywords": {
+            keyword: {
+                "schemas": len(places),
+                "engines": {name: engine_json([outcomes[at][name] for at in places]) for name in names},
+            }
+            for keyword, places in sorted(by_keyword.items(), key=lambda each: -len(each[1]))
         },
     }
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """The report as one table."""
-    grid = Grid(title=f"{report['schemas']} schemas, one thread ({report['machine']})")
-    grid.add_column("")
-    engines = report["engines"]
-    for name in engines:
-        grid.add_column(name, justify="right")
-    for row in ("compiled", "passed", "wrongly accepted instances", "wrongly refused instances"):
-        grid.add_row(row, *(str(engine[row]) for engine in engines.values()))
-    for row in ("first mask us", "mask us", "mask + advance us"):
-        for point in next(iter(engines.values()))[row]:
-            grid.add_row(f"{row} {point}", *(f"{engine[row][point]:,.1f}" for engine in engines.values()))
-    console.print(grid)
+def _names(cases: Sequence[dict[str, Any]], wrong: Sequence[int]) -> list[str]:
+    return sorted(case["name"] for case, count in zip(cases, wrong, strict=True) if count)
+
+
+def llama_vocabulary() -> Path | None:
+    """The file of Llama 3's vocabulary, from the package that carries it; None where it is not installed."""
+    found = find_spec("llama_models")
+    folders = [] if found is None else found.submodule_search_locations or []
+    return next((path for each in folders for path in Path(each).rglob("llama3/tokenizer.model")), None)
 
 
 def main(
-    cases: Path,
-    tokenizer: Path,
-    *,
-    sample: int | None = 200,
-    output: Path | None = None,
-    plots: Path | None = None,
-) -> None:
-    """Run the benchmark with a tiktoken-format tokenizer file, print the table, and draw it into a folder."""
+    cases: str, tokenizer: str, *, sample: int = SAMPLE, output: str | None = None, plots: str | None = None
+) -> int:
+    """Run the benchmark with a tiktoken-format tokenizer file, print the tables, and draw them into a folder.
+
+    Interrupted, it shows what has been measured.
+    """
+    core = pin()
     import tiktoken
     from tiktoken.load import load_tiktoken_bpe
 
-    ranks = load_tiktoken_bpe(str(tokenizer))
+    ranks = load_tiktoken_bpe(tokenizer)
     end = len(ranks)
-    pattern = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )
     encoding = tiktoken.Encoding(
-        "benchmark", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|end_of_text|>": end}
+        "benchmark", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={"<|end_of_text|>": end}
     )
     tokens = [b""] * (end + 1)
     for token, number in ranks.items():
         tokens[number] = token
-    vocabulary = Vocabulary.of(tokens, end_tokens=[end])
-    engines = installed_engines(vocabulary, encoding)
-    chosen = read_cases(cases, sample)
-    results = run(track(chosen, "schemas"), engines, encoding.encode_ordinary)
-    report = summary(results, len(chosen))
-    show(report, Console())
-    if output is not None:
-        output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if plots is not None:
-        save(report, plots)
+    engines = installed_engines(Vocabulary.of(tokens, end_tokens=[end]), encoding)
+    chosen = read_cases(Path(cases), sample)
+    done: list[tuple[dict[str, Any], dict[str, Outcome]]] = []
+    code = 0
+    try:
+        shown = track(chosen, "schemas", console=Console(stderr=True))
+        for found in run(shown, engines, encoding.encode_ordinary):
+            done.append(found)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    report = summary([case for case, _ in done], [each for _, each in done], len(chosen))
+    report |= {"vocabulary": end + 1, "core": core}
+    if done:
+        show(report, Console())
+        if output is not None:
+            Path(output).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        if plots is not None:
+            save(report, Path(plots))
+    return code
+
+
+if __name__ == "__main__":
+    entered(main)

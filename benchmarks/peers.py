@@ -40,6 +40,9 @@ class Engine(Protocol):
     def session(self, compiled: Any) -> Session:
         """A new text under it."""
 
+    def size(self, compiled: Any) -> int | None:
+        """Its bytes, as the engine counts them; None if it does not."""
+
 
 class Sortition:
     """This package, with its compiled loops loaded, as in a process that has run for some seconds."""
@@ -54,6 +57,9 @@ class Sortition:
 
     def session(self, compiled: Any) -> Session:
         return _OurSession(Matcher(compiled))
+
+    def size(self, compiled: Any) -> int | None:
+        return int(compiled.nbytes)
 
 
 class _OurSession:
@@ -88,6 +94,9 @@ class LLGuidance:
 
     def session(self, compiled: Any) -> Session:
         return _LLGuidanceSession(compiled.deep_copy(), self._mask)
+
+    def size(self, compiled: Any) -> int | None:
+        return None
 
 
 class _LLGuidanceSession:
@@ -124,6 +133,9 @@ class XGrammar:
 
     def session(self, compiled: Any) -> Session:
         return _XGrammarSession(self._module.GrammarMatcher(compiled), self._mask, self._end_token)
+
+    def size(self, compiled: Any) -> int | None:
+        return int(compiled.memory_size_bytes)
 
 
 class _XGrammarSession:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from sortition.benchmarks import mask_tables
 from sortition.benchmarks.charts import STYLE, dots
 from sortition.benchmarks.page import card, page, table
+
+DRAWN_KEYWORDS: Final = 15
+"""The most frequent ones: their lanes fill a telephone's screen."""
+
+TAILS: Final = "Milliseconds a row: the median of all calls, and the 99th percentile behind it."
 
 
 @dataclass(frozen=True)
@@ -32,24 +38,32 @@ def save(report: Mapping[str, Any], folder: Path) -> Path:
     """
     if "points" in report:
         name, title = "samplers", "What a draw costs"
-        pictures, figures = list(_samplers(report)), _figures_of_samplers(report)
+        pictures = list(_samplers(report))
+        figures = [card("Figures", _figures_of_samplers(report), note=TAILS, wide=True)]
     else:
         name, title = "masks", "What masks cost, and whether they are right"
-        pictures, figures = list(_masks(report)), _figures_of_masks(report)
+        pictures = list(_masks(report))
+        by_keyword = table(
+            mask_tables.HEAD, mask_tables.keyword_rows(report["keywords"]), numbers=(1, *range(3, 12))
+        )
+        figures = [
+            card("Verdicts", _verdicts(report), wide=True),
+            card("By keyword", by_keyword, note="Of all schemas that have it anywhere.", wide=True),
+        ]
+    # Where memory cannot be measured, there is nothing to draw.
+    pictures = [picture for picture in pictures if any(any(values) for values in picture.series.values())]
     folder.mkdir(parents=True, exist_ok=True)
     for picture in pictures:
         (folder / f"{picture.file}.svg").write_text(picture.svg(STYLE), encoding="utf-8")
     cards = [card(picture.title, picture.svg()) for picture in pictures]
     path = folder / f"{name}.html"
-    whole = page(title, [*cards, card("Figures", figures, wide=True)], footer=_machine(report["machine"]))
-    path.write_text(whole, encoding="utf-8")
+    path.write_text(page(title, [*cards, *figures], footer=_made_on(report)), encoding="utf-8")
     return path
 
 
-def _machine(machine: str | Mapping[str, Any]) -> str:
-    if isinstance(machine, str):
-        return machine
-    return ", ".join(f"{name}: {value}" for name, value in machine.items())
+def _made_on(report: Mapping[str, Any]) -> str:
+    said = {**report["machine"], "one thread on core": report["core"], **report["versions"]}
+    return ", ".join(f"{name}: {value}" for name, value in said.items() if value is not None)
 
 
 def _samplers(report: Mapping[str, Any]) -> Iterator[Picture]:
@@ -67,19 +81,35 @@ def _samplers(report: Mapping[str, Any]) -> Iterator[Picture]:
 
 
 def _masks(report: Mapping[str, Any]) -> Iterator[Picture]:
-    """One picture for each time that is measured."""
+    """One picture for each figure that is measured, and the medians of two by keyword."""
     engines = report["engines"]
-    for title, figure in (
-        ("Time to the first mask", "first mask us"),
-        ("Mask and advance", "mask + advance us"),
+    for file, title, figure, unit in (
+        ("first", "Time to the first mask", "first mask us", "microseconds"),
+        ("step", "Mask and advance", "mask + advance us", "microseconds"),
+        ("memory", "Memory that a schema holds", "heap KiB", "KiB"),
     ):
         lanes = list(next(iter(engines.values()))[figure])
         yield Picture(
-            f"masks-{figure.split()[0]}",
+            f"masks-{file}",
             title,
             lanes,
             {name: [engine[figure][lane] or None for lane in lanes] for name, engine in engines.items()},
-            "microseconds",
+            unit,
+        )
+    keywords = dict(list(report["keywords"].items())[:DRAWN_KEYWORDS])
+    for file, title, figure, unit in (
+        ("first-by-keyword", "Time to the first mask, median by keyword", "first mask us", "microseconds"),
+        ("memory-by-keyword", "Memory, median by keyword", "heap KiB", "KiB"),
+    ):
+        yield Picture(
+            f"masks-{file}",
+            title,
+            list(keywords),
+            {
+                name: [found["engines"][name][figure]["p50"] or None for found in keywords.values()]
+                for name in engines
+            },
+            unit,
         )
 
 
@@ -89,14 +119,20 @@ def _figures_of_samplers(report: Mapping[str, Any]) -> str:
         (
             str(point["rows"]),
             point["setting"],
-            *(f"{point['ms per row'][name]:.3f}" if name in point["ms per row"] else "-" for name in names),
+            *(_median_and_tail(point, name) for name in names),
         )
         for point in report["points"]
     ]
     return table(("rows", "setting", *names), rows, numbers=(0, *range(2, 2 + len(names))))
 
 
-def _figures_of_masks(report: Mapping[str, Any]) -> str:
+def _median_and_tail(point: Mapping[str, Any], name: str) -> str:
+    if name not in point["ms per row"]:
+        return "-"
+    return f"{point['ms per row'][name]:.3f} ({point['tails, ms per row'][name]['p99']:.3f})"
+
+
+def _verdicts(report: Mapping[str, Any]) -> str:
     engines = report["engines"]
     counts = ("compiled", "passed", "wrongly accepted instances", "wrongly refused instances")
     rows = [(name, *(str(engine[name]) for engine in engines.values())) for name in counts]

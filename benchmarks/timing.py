@@ -1,45 +1,77 @@
-"""Timing that a busy machine disturbs little: contenders in turns, processor time, medians."""
+"""Timing that a busy machine disturbs little: one thread on one core, contenders in turns, processor time."""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 LEAST_SECONDS: Final = 0.02
-"""A measurement repeats a call until it has taken so long: 20 times what the clock and the call cost."""
+"""A contender's turn takes so long, or one call: then turns are long against what switching costs."""
+
+ONE_THREAD: Final = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    **dict.fromkeys(("RAYON_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""The environment of a process that has libraries use one thread; they read it when they are loaded."""
 
 
-def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of processor time of one call, by contender.
+def pin() -> int | None:
+    """Keep this process on one core, the last that it may use; its number, None where systems cannot."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    core = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    return core
 
-    Every round measures all contenders, each round beginning with another one, after a first round that does
-    not count. With one thread, processor time is what a call takes on an idle machine.
+
+def clock_cost() -> float:
+    """Seconds that reading the clock of the processor adds to what is timed by it."""
+    readings = [time.process_time() for _ in range(2_001)]
+    return float(np.median(np.diff(readings)))
+
+
+def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of processor time of every call, by contender.
+
+    In every round each contender has a turn of some calls, each round beginning with another one, after a
+    first round that does not count. With one thread, processor time is what a call takes on an idle machine.
     """
     names = list(contenders)
-    repeats = {name: _repeats(contenders[name]) for name in names}
+    calls = {name: _calls(contenders[name]) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            seconds[name].append(_measure(contenders[name], repeats[name]))
-    return {name: float(np.median(values)) for name, values in seconds.items()}
+            seconds[name] += [_measure(contenders[name]) for _ in range(calls[name])]
+    return seconds
 
 
-def _repeats(call: Callable[[], object]) -> int:
+def percentiles(values: Sequence[float], points: Sequence[float]) -> dict[str, float | None]:
+    """Percentiles, the mean and the greatest, to four digits; None where there is nothing."""
+    if not len(values):
+        return {**{f"p{point:g}": None for point in points}, "mean": None, "max": None}
+    data = np.asarray(values, dtype=np.float64)
+    found = {f"p{point:g}": float(np.percentile(data, point)) for point in points}
+    found |= {"mean": float(data.mean()), "max": float(data.max())}
+    return {name: float(f"{value:.4g}") for name, value in found.items()}
+
+
+def _calls(call: Callable[[], object]) -> int:
     call()
-    return max(1, int(LEAST_SECONDS / max(_measure(call, 1), 1e-6)))
+    return max(1, int(LEAST_SECONDS / max(_measure(call), 1e-6)))
 
 
-def _measure(call: Callable[[], object], repeats: int) -> float:
+def _measure(call: Callable[[], object]) -> float:
     begin = time.process_time()
-    for _ in range(repeats):
-        call()
-    return (time.process_time() - begin) / repeats
+    call()
+    return time.process_time() - begin
 
 
 def machine() -> dict[str, Any]:
@@ -50,6 +82,17 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
     }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of those that are installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def _processor() -> str:

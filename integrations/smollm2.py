@@ -28,7 +28,7 @@ def embedded_model(folder: str | Path | None = None) -> Path:
     Raises:
         FileNotFoundError: the package that carries the weights is not installed.
     """
-    kept = _cache_folder() if folder is None else Path(folder)
+    kept = cache_folder() if folder is None else Path(folder)
     target = kept / REVISION
     if not target.is_dir():
         weights = _weights()
@@ -46,7 +46,8 @@ def embedded_model(folder: str | Path | None = None) -> Path:
     return target
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """What this package keeps for its user between runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sortition"
 
 

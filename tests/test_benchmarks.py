@@ -4,19 +4,62 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from sortition.benchmarks import drafting, samplers, timing
+from sortition.benchmarks import drafting, heap, samplers, timing
+from sortition.benchmarks.mask_outcomes import keywords
 from sortition.benchmarks.masks import read_cases
+from sortition.benchmarks.peer_environment import newest
 from sortition.benchmarks.sampler_peers import Peer, Setting, installed
+from sortition.integrations.errors import InputError
 
 # Of the peers' own.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+CASES: list[dict[str, Any]] = [
+    {
+        "name": "object",
+        "schema": {
+            "type": "object",
+            "properties": {"a": {"type": "boolean"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+        "tests": [{"data": {"a": True}, "valid": True}, {"data": {"a": 1}, "valid": False}],
+    },
+    {"name": "enum", "schema": {"enum": ["tr", 1]}, "tests": [{"data": 1, "valid": True}]},
+    {
+        "name": "too much",
+        "schema": {"type": "array", "uniqueItems": True},
+        "tests": [{"data": [1, 1], "valid": False}],
+    },
+]
+
+
+def write_cases(path: Path, cases: list[dict[str, Any]]) -> Path:
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(case) + "\n" for case in cases)
+    return path
+
+
+def sortition(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sortition", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, "COLUMNS": "200"}, capture_output=True, text=True, check=False
+    )
+
 
 SETTING = Setting("top-k 5, top-p 0.9, min-p 0.01", top_k=5, top_p=0.9, min_p=0.01)
 
@@ -69,15 +112,118 @@ def test_drafters_are_measured_side_by_side() -> None:
 
 def test_interleaved_tells_fast_from_slow() -> None:
     seconds = timing.interleaved({"fast": lambda: sum(range(100)), "slow": lambda: sum(range(100_000))}, 3)
-    assert seconds["slow"] > 20 * seconds["fast"] > 0
+    assert median(seconds["slow"]) > 20 * median(seconds["fast"]) > 0
+    assert len(seconds["fast"]) > len(seconds["slow"]) >= 3
+
+
+def test_percentiles() -> None:
+    assert timing.percentiles([1.0, 2.0, 3.0, 10.0], (50, 90)) == {
+        "p50": 2.5,
+        "p90": 7.9,
+        "mean": 4,
+        "max": 10,
+    }
+    assert timing.percentiles([], (50,)) == {"p50": None, "mean": None, "max": None}
+
+
+def test_a_process_is_pinned_to_one_core() -> None:
+    code = "import os; from sortition.benchmarks.timing import pin; print(pin(), os.sched_getaffinity(0))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    core, cores = said.split(maxsplit=1)
+    assert cores.strip() == "{" + core + "}"
 
 
 def test_masks_reads_a_sample(tmp_path: Path) -> None:
-    path = tmp_path / "cases.jsonl.gz"
-    with gzip.open(path, "wt") as file:
-        file.writelines(json.dumps({"name": str(number)}) + "\n" for number in range(10))
+    path = write_cases(tmp_path / "cases.jsonl.gz", [{**CASES[0], "name": str(at)} for at in range(10)])
     assert len(read_cases(path, None)) == 10
     assert read_cases(path, 3) == read_cases(path, 3)
+    write_cases(path, [{"name": "no tests", "schema": {}}])
+    with pytest.raises(InputError, match="no gzipped JSON lines of schemas with their tests: KeyError"):
+        read_cases(path, None)
+    path.write_text("no gzip")
+    with pytest.raises(InputError, match="BadGzipFile"):
+        read_cases(path, None)
+
+
+def test_keywords_are_those_of_all_schemas_inside() -> None:
+    schema = {
+        "properties": {"pattern": {"items": [{"minLength": 1}], "additionalProperties": {"not": {}}}},
+        "enum": [{"maxLength": 3}],
+        "required": ["format"],
+        "title": "contains",
+    }
+    expected = {"properties", "items", "minLength", "additionalProperties", "not", "enum", "required"}
+    assert keywords(schema) == expected
+
+
+def test_the_heap_is_that_of_what_is_held() -> None:
+    if heap.held() is None:
+        pytest.skip("no glibc 2.33")
+    before = heap.held()
+    kept = np.ones(3_000_000)
+    after = heap.held()
+    assert before is not None and after is not None
+    assert after - before == pytest.approx(kept.nbytes, rel=0.05)
+
+
+def test_masks_are_measured_side_by_side(tmp_path: Path) -> None:
+    """The command, in a process of its own, with a vocabulary of bytes and a few words."""
+    cases = write_cases(tmp_path / "cases.jsonl.gz", CASES)
+    tokens = [*(bytes([byte]) for byte in range(256)), b'"a', b'":', b"tr", b"true", b"ru", b"rue"]
+    ranks = tmp_path / "bytes.tiktoken"
+    ranks.write_text("".join(f"{b64encode(token).decode()} {at}\n" for at, token in enumerate(tokens)))
+    output, plots = tmp_path / "masks.json", tmp_path / "plots"
+    command = ["bench", "masks", "--peers", "installed", "--cases", str(cases), "--tokenizer", str(ranks)]
+    done = sortition(*command, "--output", str(output), "--plots", str(plots))
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(output.read_text())
+    assert report["schemas"] == report["schemas wanted"] == len(CASES)
+    assert {"sortition", "numpy"} <= set(report["versions"])
+    ours = report["engines"]["sortition"]
+    assert (ours["compiled"], ours["passed"]) == (2, 2)
+    # Which items were there is more than a table can hold.
+    assert ours["refused"] == {"uniqueItems": 1}
+    assert ours["wrongly accepted"] == ours["wrongly refused"] == []
+    assert report["keywords"]["type"]["schemas"] == 2
+    assert report["keywords"]["uniqueItems"]["engines"]["sortition"]["compiled"] == 0
+    for figure in ("first mask us", "mask us", "mask + advance us", "heap KiB", "table KiB"):
+        assert 0 <= ours[figure]["p50"] <= ours[figure]["max"], figure
+    for text in ("3 schemas, one thread", "by keyword", "uniqueItems", "passed", "heap KiB p50"):
+        assert text in done.stdout
+    assert (plots / "masks.html").is_file() and (plots / "masks-step.svg").is_file()
+
+
+def test_the_newest_peers_come_into_an_environment_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    notes: list[str] = []
+    # It is here already, which is seen there, and it is not asked for anywhere.
+    python = newest(["numpy"], notes.append, tmp_path)
+    assert tmp_path in python.parents and "numpy" in notes[0]
+    code = "import sys, numpy; print(sys.prefix, numpy.__file__)"
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(str(tmp_path)) and said.strip().endswith(str(np.__file__))
+    with pytest.raises(InputError, match=r"--peers installed takes those here: .*nobody"):
+        newest(["sortition-peer-of-nobody"], notes.append, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["samplers", "--peers", "old"], "--peers is newest or installed, not 'old'"),
+        (["samplers", "--output", "nowhere/at/all.json"], "there is no folder"),
+        (["samplers", "--plots", __file__], "is no folder"),
+        (["masks", "--cases", "no.gz"], "there is no file no.gz"),
+        (["masks", "--cases", __file__, "--tokenizer", "no.model"], "there is no file no.model"),
+        (["masks", "--cases", __file__, "--tokenizer", __file__], "is no gzipped JSON lines"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_the_bench_refuses_before_it_measures(arguments: list[str], message: str) -> None:
+    done = sortition("bench", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
 
 
 def test_a_step_of_kernels_is_counted() -> None:

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 import sortition
+from sortition.bench_command import bench
 from sortition.grammars.errors import GrammarError
 from sortition.integrations.errors import InputError
 from sortition.overhead_command import overhead
@@ -53,7 +54,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Decide which token a language model emits next.",
 )
-bench = typer.Typer(no_args_is_help=True, help="Side by side with the peers that are installed.")
 app.add_typer(bench, name="bench")
 app.command("overhead")(overhead)
 app.command("probe")(probe)
@@ -265,53 +265,6 @@ def _show(
             typer.echo(f"  {token:>7}  {_spelled(vocabulary.tokens[token])}")
         if len(tokens) > limit:
             typer.echo(f"  and {len(tokens) - limit:,} more")
-
-
-@bench.command("samplers")
-def _bench_samplers(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the figures.")] = None,
-    plots: Annotated[Path | None, typer.Option(help="Folder for SVG files and a page of them.")] = None,
-    rows: Annotated[
-        list[int] | None, typer.Option(min=1, help="Rows of a batch; may be repeated. By default 1, 32, 256.")
-    ] = None,
-    vocabulary: Annotated[int, typer.Option(min=100, help="Tokens of a row.")] = 131_072,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each point.")] = 5,
-) -> None:
-    """What a draw costs: ours, torch's sort, transformers' warpers, vLLM's CPU sampler."""
-    from sortition.benchmarks import samplers
-
-    samplers.main(
-        rows=rows or samplers.ROWS, vocabulary=vocabulary, rounds=rounds, output=output, plots=plots
-    )
-
-
-@bench.command("drafting")
-def _bench_drafting(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the figures.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each contender.")] = 3,
-) -> None:
-    """What drafts save: each drafter, plain generate, transformers' own assisted decoding."""
-    from sortition.benchmarks import drafting
-
-    drafting.main(rounds=rounds, output=output)
-
-
-@bench.command("masks")
-def _bench_masks(
-    cases: Annotated[Path, typer.Option(help="Schemas with instances: gzipped JSON lines.")],
-    tokenizer: Annotated[Path, typer.Option(help="Vocabulary in tiktoken's format.")],
-    sample: Annotated[int, typer.Option(min=1, help="Schemas that are drawn.")] = 200,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the figures.")] = None,
-    plots: Annotated[Path | None, typer.Option(help="Folder for SVG files and a page of them.")] = None,
-) -> None:
-    """What schemas cost and whether verdicts are right: ours, llguidance, xgrammar."""
-    with _errors_in_one_line():
-        for path in (cases, tokenizer):
-            if not path.is_file():
-                _refuse(f"there is no file {path}")
-        from sortition.benchmarks import masks
-
-        masks.main(cases, tokenizer, sample=sample, output=output, plots=plots)
 
 
 def _print_summary(extraction: Extraction, output: Path) -> None:
