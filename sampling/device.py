@@ -19,10 +19,11 @@ from torch import Tensor
 
 from sortition.sampling import noise
 from sortition.sampling.columns import CODES, END, GREEDY, Columns
-from sortition.sampling.draw import EMPTY, INFINITE, NAN, Draw, Report, Request
+from sortition.sampling.draw import EMPTY, INFINITE, NAN, NO_TOKEN, Draw, Report, Request
 from sortition.sampling.kernels import LAUNCH, layout
 from sortition.sampling.kernels.edit import edit
-from sortition.sampling.kernels.finish import finish
+from sortition.sampling.kernels.finish import TOKEN_BITS, finish
+from sortition.sampling.kernels.law import law
 from sortition.sampling.kernels.scan import scan
 from sortition.sampling.kernels.select import select
 from sortition.sampling.parameters import EDITS, FILTERS
@@ -232,6 +233,8 @@ class Workspace:
         self.bins = empty(rows, layout.BINS.value)
         self.peaks, self.blocks = (empty(rows, self.peaks_size) for _ in range(2))
         self.candidates = empty(rows, room, kind=torch.int64)
+        self.lasts, self.sums = (empty(rows, kind=torch.int64) for _ in range(2))
+        self.treatments = empty(rows)
 
     @property
     def nbytes(self) -> int:
@@ -273,16 +276,7 @@ def launch(
         return draw
     room = workspace
     read = (logits, *logits.stride(), width, treatments)
-    edits = (
-        room.plain,
-        room.words,
-        room.masked,
-        room.edited,
-        room.edited_values,
-        room.edited_count,
-        room.capacity,
-    )
-    scanned = (room.best, room.best_token, room.flags)
+    edits, scanned = _edits(room), _scanned(room)
     binned = (room.bins, room.peaks, room.peaks_size)
     summed = (room.totals, room.weighted, room.counts, room.scores, room.score_tokens)
     edit[(rows,)](
@@ -316,9 +310,21 @@ def launch(
         *read, *drawn, settings.filters, settings.filters.shape[1], *keyed,
         *edits, *scanned, *binned, *summed, room.programs, room.blocks, room.candidates, room.room,
         draw.tokens, draw.kept, draw.flags, draw.processed.logprobs, draw.processed.entropy,
+        room.lasts, room.sums, room.treatments,
         ENTROPY=entropy, BLOCK=room.step, **programs,
     )  # fmt: skip
     return draw
+
+
+def _edits(room: Workspace) -> tuple[Any, ...]:
+    return (
+        *(room.plain, room.words, room.masked),
+        *(room.edited, room.edited_values, room.edited_count, room.capacity),
+    )
+
+
+def _scanned(room: Workspace) -> tuple[Any, ...]:
+    return room.best, room.best_token, room.flags
 
 
 def blank(rows: int, device: torch.device, entropy: bool = False) -> Draw:
@@ -338,6 +344,57 @@ def needed(settings: Settings, inputs: Inputs, width: int) -> int:
     """How many different tokens the edits of a row may name."""
     seen = min(settings.window, inputs.longest)
     return min(width, settings.named + inputs.end_tokens.shape[1] + seen)
+
+
+@dataclass(frozen=True, eq=False)
+class Laws:
+    """The laws that rows were drawn from.
+
+    Attributes:
+        distances: float32 [rows, vocabulary], d of each token, -inf for those that are not of the law.
+        log_totals: float64 [rows], ln of the law's mass.
+    """
+
+    distances: Tensor
+    log_totals: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, settings: Settings, inputs: Inputs, workspace: Workspace) -> Self:
+        """Those of the last draw of each row, of which the workspace is: one launch."""
+        rows, width = logits.shape
+        room, device = workspace, logits.device
+        found = cls(
+            torch.empty((rows, width), dtype=torch.float32, device=device),
+            torch.empty(rows, dtype=torch.float64, device=device),
+        )
+        if rows:
+            law[(rows, room.programs)](
+                logits, *logits.stride(), width, room.treatments,
+                settings.whole, settings.real, inputs.slots,
+                *_edits(room), room.touched, *_scanned(room), room.lasts, room.sums,
+                found.distances, found.log_totals,
+                PROGRAMS=layout.bits(room.programs), BLOCK=room.tile, num_warps=8, **LAUNCH,
+            )  # fmt: skip
+        return found
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        """float32 [rows, n], ln of the probabilities of tokens, int64 [rows, n]; negative ones have none."""
+        d = self.distances.gather(1, tokens.clamp(min=0)).masked_fill(tokens < 0, -torch.inf)
+        return (d.double() - self.log_totals[:, None]).float()
+
+    def top(self, count: int) -> tuple[Tensor, Tensor]:
+        """The most likely tokens [rows, count] and ln of their probabilities; see `Report`."""
+        width = self.distances.shape[1]
+        # No token is twice as another in this order, so that it does not matter how equal ones are sorted.
+        order = (self.distances.view(torch.int32) & 0x7FFFFFFF).long() << TOKEN_BITS.value
+        order = order | torch.arange(width, device=order.device)
+        first = order.topk(min(count, width), largest=False).values
+        tokens = first & ((1 << TOKEN_BITS.value) - 1)
+        is_out = self.distances.gather(1, tokens) == -torch.inf
+        tokens = torch.nn.functional.pad(
+            tokens.masked_fill(is_out, NO_TOKEN), (0, max(count - width, 0)), value=NO_TOKEN
+        )
+        return tokens, self.logprobs(tokens)
 
 
 TREATMENTS: Final = (

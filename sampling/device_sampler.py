@@ -15,10 +15,11 @@ from sortition.grammars.table import Table
 from sortition.sampling import device as kernels
 from sortition.sampling.columns import Columns
 from sortition.sampling.constraint import Constraint
-from sortition.sampling.device import Inputs, Settings, Workspace, needed, settle, uploaded
+from sortition.sampling.device import Inputs, Laws, Settings, Workspace, needed, settle, uploaded
 from sortition.sampling.device_constraint import Walk
 from sortition.sampling.device_state import DeviceState
-from sortition.sampling.draw import Draw, Request
+from sortition.sampling.draw import Draw, Report, Request
+from sortition.sampling.parameters import Parameters
 from sortition.sampling.policies import Policy
 
 
@@ -56,14 +57,13 @@ class DeviceSampler:
         self._device: Final = device
         self._walks: dict[int, Walk] = {}
         self._settings: dict[int, Settings] = {}
+        self._plain: dict[int, Settings] = {}
 
     @cached_property
     def refusal(self) -> str | None:
         """Why kernels cannot draw these rows here, None where they can."""
         if not runs_on(self._device):
             return f"kernels run on a GPU, not on {self._device}"
-        if self._report["top"] or self._report["raw"]:
-            return "kernels report neither the most likely tokens nor the raw law"
         if not kernels.supported(self._columns).all():
             return "kernels know neither `typical` nor a temperature between edits or between filters"
         return None
@@ -131,8 +131,28 @@ class DeviceSampler:
         rows, width = logits.shape
         settings = self._settings_of(width)
         workspace = Workspace(rows, width, needed(settings, inputs, width), self._device)
-        draw = kernels.launch(logits, settings, inputs, workspace, self._report["entropy"])
-        return settle(draw, logits, settings, inputs, workspace, self._policies)
+        entropy, top, raw = (self._report[name] for name in ("entropy", "top", "raw"))
+        draw = kernels.launch(logits, settings, inputs, workspace, entropy)
+        draw = settle(draw, logits, settings, inputs, workspace, self._policies)
+        if top:
+            laws = Laws.of(logits, settings, inputs, workspace)
+            draw = replace(draw, processed=_with_top(draw.processed, laws, top))
+        return replace(draw, raw=self._raw(logits, inputs, workspace, draw.tokens)) if raw else draw
+
+    def _raw(self, logits: Tensor, inputs: Inputs, workspace: Workspace, tokens: Tensor) -> Report:
+        """What the logits as they came say of these tokens."""
+        settings, inputs = self._plain_settings(logits.shape[1]), replace(inputs, mask=None)
+        report = kernels.launch(logits, settings, inputs, workspace, self._report["entropy"]).processed
+        laws = Laws.of(logits, settings, inputs, workspace)
+        report = replace(report, logprobs=laws.logprobs(tokens[:, None])[:, 0])
+        return _with_top(report, laws, self._report["top"])
+
+    def _plain_settings(self, width: int) -> Settings:
+        """Of rows whose logits nothing changes."""
+        if width not in self._plain:
+            columns = Columns.of([Parameters()] * len(self._columns))
+            self._plain[width] = Settings.of(columns, width, self._device)
+        return self._plain[width]
 
     def _settings_of(self, width: int) -> Settings:
         if width not in self._settings:
@@ -154,3 +174,11 @@ class DeviceSampler:
         if width not in self._walks:
             self._walks[width] = Walk(self._constraint, width)
         return self._walks[width]
+
+
+def _with_top(report: Report, laws: Laws, count: int) -> Report:
+    """The report with the most likely tokens, if there are to be any."""
+    if not count:
+        return report
+    tokens, logprobs = laws.top(count)
+    return replace(report, top_tokens=tokens, top_logprobs=logprobs)

@@ -88,6 +88,7 @@ def draw(dtype: torch.dtype) -> None:
     inputs = device.Inputs.of(request, logits.device)
     room = device.Workspace(1, WIDTH, device.needed(settings, inputs, WIDTH), logits.device)
     device.launch(logits, settings, inputs, room, True, torch.zeros(1, dtype=torch.int32))
+    device.Laws.of(logits, settings, inputs, room)
 
 
 def walk(dtype: torch.dtype) -> None:
@@ -155,7 +156,7 @@ MODULES = (device, device_constraint, vllm_device, verify_device)
 """From where kernels are launched."""
 
 KERNELS: dict[str, Callable[[torch.dtype], None]] = {
-    **dict.fromkeys(("edit", "scan", "select", "finish"), draw),
+    **dict.fromkeys(("edit", "scan", "select", "finish", "law"), draw),
     **dict.fromkeys(("advance", "mask", "judge", "apply"), walk),
     **dict.fromkeys(("elect", "leave"), leave),
     **dict.fromkeys(("weigh", "verify"), judge_drafts),

@@ -46,6 +46,7 @@ from sortition.sampling.rules import (
     FrequencyPenalty,
     LogitBias,
     Temperature,
+    TopK,
     TopP,
     Typical,
 )
@@ -65,7 +66,11 @@ def draw(logits: Tensor, request: Request, **sizes: int) -> Draw:
     inputs = device.Inputs.of(request, logits.device)
     named = device.needed(parameters, inputs, logits.shape[1])
     room = device.Workspace(*logits.shape, named, logits.device, **sizes)
-    return device.launch(logits, parameters, inputs, room, request.entropy)
+    found = device.launch(logits, parameters, inputs, room, request.entropy)
+    if not request.top:
+        return found
+    tokens, logprobs = device.Laws.of(logits, parameters, inputs, room).top(request.top)
+    return replace(found, processed=replace(found.processed, top_tokens=tokens, top_logprobs=logprobs))
 
 
 # Numerics.
@@ -143,7 +148,7 @@ def test_words(seed: int, position: int) -> None:
 def test_all_that_can_be_asked(asked: tuple[Tensor, Request], sizes: tuple[int, int], room: int) -> None:
     logits, request = asked
     index = np.flatnonzero(device.supported(request.columns))
-    part = replace(request.rows(index), top=0, raw=False)
+    part = replace(request.rows(index), raw=False)
     logits = logits[torch.from_numpy(index)]
     found = draw(logits, part, tile=sizes[0], step=sizes[1], room=room)
     assert_same(found, reference.draw_rows(logits, part))
@@ -153,7 +158,9 @@ def test_all_that_can_be_asked(asked: tuple[Tensor, Request], sizes: tuple[int, 
 def test_realistic_rows(dtype: torch.dtype, width: int) -> None:
     # Allowed tokens are of a vocabulary of 50,000.
     narrow = {"few": {"allowed_tokens": tuple(range(3, width, 99)), "top_p": 0.5}}
-    request = request_of([Parameters(**one) for one in {**REALISTIC, **narrow}.values()], entropy=True)
+    request = request_of(
+        [Parameters(**one) for one in {**REALISTIC, **narrow}.values()], entropy=True, top=20
+    )
     index = np.flatnonzero(device.supported(request.columns))
     assert len(index) == len(REALISTIC) - 2
     request = request.rows(index)
@@ -197,7 +204,7 @@ HISTORIES = [
 @pytest.mark.parametrize(("seed", "generated"), [(0, 280), (1, 6), (2, 1)])
 def test_histories(seed: int, generated: int) -> None:
     """Long ones of few tokens, so that phrases are completed; with padding, and ids beyond the logits."""
-    request = request_of([Parameters(**one) for one in HISTORIES], seed=seed, length=300)
+    request = request_of([Parameters(**one) for one in HISTORIES], seed=seed, length=300, top=3)
     random = np.random.default_rng(seed)
     request = replace(
         request,
@@ -297,6 +304,45 @@ def test_flagged_rows_are_settled_on_the_device(policies: dict[str, Any]) -> Non
     assert_same(ours(logits, state), theirs(logits, state))
 
 
+@pytest.mark.parametrize("policy", ["mend", "flag", 2])
+@pytest.mark.parametrize("order", ["vllm", "llama.cpp"])
+def test_reports_of_the_device_are_those_of_the_host(policy: Any, order: str) -> None:
+    """The likeliest tokens under both laws, with ties, fewer than are asked for, and in rows that are odd."""
+    nan, infinite, out = torch.nan, torch.inf, -torch.inf
+    logits = torch.tensor(
+        [
+            [3.0, 1.0, 2.0, 2.0, 0.0, 2.0, 3.0, -60.0],
+            [3.0, 2.0000002, 2.0, 1.9999999, 0.0, out, out, -1.0],
+            [nan, 1.0, 2.0, nan, 0.0, 0.5, out, 1.0],
+            [1.0, infinite, 2.0, infinite, 0.0, 1.0, 1.0, 1.0],
+            [out] * 8,
+            [0.5, out, 1.0, out, out, out, 1.0, out],
+        ]
+    )
+    rows = len(logits)
+    ours, theirs = samplers(
+        AllowedTokens([None, None, None, None, [1, 2], [1, 3]]),
+        FrequencyPenalty(0.5),
+        LogitBias({1: 0.5, 7: 2.0}),
+        Temperature([1.7, 3e6, 1.0, 0.8, 1.0, 0.0]),
+        TopK([0, 4, 0, 3, 2, 0]),
+        order=order,
+        **{"top": 5, "raw": True, "entropy": True},
+        **{"on_empty": policy, "on_nan": policy, "on_infinite": policy},
+    )
+    prompts = [[1, 2, 3]] * rows
+    here, there = ours.start(rows, seed=3, prompts=prompts, device="cpu"), theirs.start(rows, 3, prompts)
+    for _ in range(2):
+        drawn, expected = ours(logits, here), theirs(logits, there)
+        assert_same(drawn, expected)
+        here, there = ours.advance(here, expected.tokens), theirs.advance(there, expected.tokens)
+    # More than there are.
+    ours, theirs = samplers(top=9, raw=True)
+    assert_same(
+        ours(logits, ours.start(rows, seed=3, device="cpu")), theirs(logits, theirs.start(rows, seed=3))
+    )
+
+
 def test_a_policy_that_raises_waits() -> None:
     ours, _ = samplers(on_nan="raise")
     state = ours.start(2, seed=1, device="cpu")
@@ -308,8 +354,6 @@ def test_a_policy_that_raises_waits() -> None:
 def test_what_kernels_do_not_know_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="kernels know neither `typical`"):
         Sampler(Typical(0.5), backend="triton")(torch.zeros(1, 5), Sampler().start(1))
-    with pytest.raises(ValueError, match="kernels report neither the most likely tokens"):
-        Sampler(top=2, backend="triton").start(1, device="cpu")
 
 
 # Grammars.

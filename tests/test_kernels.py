@@ -63,7 +63,7 @@ def test_the_benchmark_runs_without_a_gpu() -> None:
 # Logits of other types are read by the same code, which `scan` and `apply` show.
 COMPILED = [
     *(
-        ("edit,select,finish,advance,mask,judge,elect,leave", "bfloat16", architecture)
+        ("edit,select,finish,law,advance,mask,judge,elect,leave", "bfloat16", architecture)
         for architecture in ("80", "90", "100")
     ),
     ("scan,apply", "bfloat16,float16,float32", "80,90,100"),

@@ -7,6 +7,10 @@ A draw is four launches, none of which waits for the host or depends on values t
     select   one for rows x tiles   second read: masses, the race of rows without filters, counts by distance
     finish   one program a row      the filters, exactly, on the few tokens that can pass them, and their race
 
+and where the likeliest tokens are to be reported, one more:
+
+    law      one for rows x tiles   the law that each row was drawn from, token by token
+
 and grammars are two more:
 
     advance  one program a request  where tokens take rows, and the classes of tokens that may come next

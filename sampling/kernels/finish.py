@@ -99,7 +99,7 @@ def finish(
     bins, peaks, peaks_size,
     totals, weighted, counts, scores, score_tokens, programs,
     blocks, candidates, room,
-    tokens, kept, row_flags, logprobs, entropies,
+    tokens, kept, row_flags, logprobs, entropies, lasts, sums, last_treatments,
     ENTROPY: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows).
@@ -113,6 +113,9 @@ def finish(
         tokens, kept: int64 [rows], results.
         row_flags: uint8 [rows], results.
         logprobs, entropies: float32 [rows], results; entropies only with `ENTROPY`.
+        lasts, sums: int64 [rows], results: the rank of the last token of the law, -1 for what is no law; its
+            mass.
+        last_treatments: int32 [rows], results: under which treatment that is so.
         PROGRAMS: a power of two, at least `programs`.
     """
     at = tl.program_id(0)
@@ -131,12 +134,14 @@ def finish(
     left = tl.sum(tl.load(counts + at * programs + some, mask=there, other=0), axis=0).to(tl.int64)
     product = tl.zeros([], tl.int64)
     d = tl.zeros([], tl.float32)
+    last = tl.full([], -1, tl.int64)
     if wrong != 0:
         token = tl.full([], NO_TOKEN, tl.int32)
         left = tl.zeros([], tl.int64)
     elif mode == GREEDY:
         total = mass(d)
         left = tl.full([], 1, tl.int64)
+        last = rank_of(d, token)
     else:
         row = row_of(
             at, logits, row_stride, stride, width,
@@ -145,6 +150,7 @@ def finish(
         top = unordered(top_key)
         temperature = temperature_of(reals + TEMPERATURE, treatment)
         late_temperature = tl.load(reals + LATE_TEMPERATURE).to(tl.float32)
+        last = tl.full([], LAST, tl.int64)
         if mode == FILTERED:
             program = filters + slot * filters_size
             row_bins = bins + wide * BINS
@@ -156,7 +162,7 @@ def finish(
                 collect(source, reach, row_peaks, peaks_size, row_blocks, BLOCK)
             last = filtered(source, settings, reals, program, total, BLOCK)
             noise = (late_temperature, tl.load(seeds + slot), tl.load(positions + at).to(tl.uint32), stream)
-            token, d, left, total, product = race(source, last, noise, ENTROPY, BLOCK)
+            token, d, left, total, product, last = race(source, last, noise, ENTROPY, BLOCK)
         else:
             keys = tl.load(scores + at * programs + some, mask=there, other=LEAST_KEY)
             runners = tl.load(score_tokens + at * programs + some, mask=there, other=NO_SUCH_TOKEN)
@@ -167,6 +173,9 @@ def finish(
     tl.store(tokens + at, token.to(tl.int64))
     tl.store(kept + at, left)
     tl.store(row_flags + at, wrong.to(tl.uint8))
+    tl.store(lasts + at, last)
+    tl.store(sums + at, total)
+    tl.store(last_treatments + at, treatment)
     if wrong != 0:
         tl.store(logprobs + at, OUT)
         if ENTROPY:
@@ -460,18 +469,23 @@ def deviation(source, last, BLOCK: tl.constexpr):
 
 @triton.jit
 def race(source, last, noise, ENTROPY: tl.constexpr, BLOCK: tl.constexpr):
-    """Which of the tokens up to the last wins, its d, how many there are, and their sums."""
+    """Which of the tokens up to the last wins, its d, how many there are, their sums, and the last's rank.
+
+    The rank that filters give tells candidates from each other, but not from tokens that were never listed.
+    """
     temperature, seed, position, stream = noise
     count, total, product = tl.zeros([], tl.int64), tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     key = tl.full([], LEAST_KEY, tl.int32)
     token = tl.full([], NO_SUCH_TOKEN, tl.int32)
     winning_d = tl.full([], OUT, tl.float32)
+    furthest = tl.zeros([], tl.int64)
     for step in range(steps_of(source, BLOCK)):
         rank, inside = step_of(source, step, last, BLOCK)
         tokens = (rank & TOKENS).to(tl.int32)
         d = tempered(d_at(rank), temperature)
         count += tl.sum(inside.to(tl.int64), axis=0)
         total += tl.sum(tl.where(inside, mass(d), 0), axis=0)
+        furthest = tl.maximum(furthest, tl.max(tl.where(inside, rank, 0), axis=0))
         if ENTROPY:
             product += tl.sum(tl.where(inside, mass_times(d), 0), axis=0)
         score = d + gumbel(words_of(tokens, seed, position, stream))
@@ -479,4 +493,4 @@ def race(source, last, noise, ENTROPY: tl.constexpr, BLOCK: tl.constexpr):
         some_d = tl.max(tl.where(inside & (tokens == some_token), d, OUT), axis=0)
         key, token = better_of(key, token, some_key, some_token)
         winning_d = tl.where(token == some_token, some_d, winning_d)
-    return token, winning_d, count, total, product
+    return token, winning_d, count, total, product, furthest
