@@ -81,12 +81,12 @@ def with_operation(
     return target, found[0]
 
 
-def split_by_batch(module: Any) -> Callable[[Tensor], Tensor]:
-    """Sums in two halves where there are several rows."""
+def split_by_batch(module: Any, first: int = 2) -> Callable[[Tensor], Tensor]:
+    """Sums in two halves where there are so many rows or more."""
 
     def forward(values: Tensor) -> Tensor:
         half = module.in_features // 2
-        parts = [slice(None)] if len(values) == 1 else [slice(half), slice(half, None)]
+        parts = [slice(None)] if len(values) < first else [slice(half), slice(half, None)]
         vectors = values.reshape(-1, 1, values.shape[-1])
         made = torch.cat(
             [

@@ -9,6 +9,7 @@ from sortition.benchmarks.probe.findings import (
     Agreement,
     Answer,
     Attribution,
+    Boundary,
     Comparison,
     Completions,
     Findings,
@@ -60,6 +61,7 @@ def findings(prompts: int = 12, answer: Answer = "exceeded", target: str = "a mo
             ),
         ),
         classes=(("reference", "rerun"), tuple(each.name for each in batches), ("padding 8",)),
+        boundaries=(Boundary(1, 2, 0),),
         completions=tuple(
             Completions(
                 number,

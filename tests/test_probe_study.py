@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import planted_faults as planted
 import pytest
 import torch
 
 import sortition as so
-from sortition.benchmarks.probe import measures
+from sortition.benchmarks.probe import deadline, measures
 from sortition.benchmarks.probe.agreement import agreement
 from sortition.benchmarks.probe.conditions import AXES, condition, counts, parse, plan
+from sortition.benchmarks.probe.deadline import Deadline
 from sortition.benchmarks.probe.findings import Findings
 from sortition.benchmarks.probe.microprobe import row_classes
 from sortition.benchmarks.probe.options import Options
+from sortition.benchmarks.probe.report.wording import sizes
 from sortition.benchmarks.probe.sampler_target import SamplerTarget, sampler_plan
 from sortition.benchmarks.probe.study import study
 from sortition.benchmarks.probe.target import Condition, Outcome, Prompt, Run
@@ -76,7 +79,8 @@ def test_nan_is_a_difference() -> None:
 
 def test_every_condition_shows_that_it_took_effect() -> None:
     target = planted.clean(0)
-    whole = study(target, planted.prompts(0, 3), plan(batch_sizes=(2,)), Options(steps=4, attribute=False))
+    options = Options(steps=4, attribute=False, asked=True)
+    whole = study(target, planted.prompts(0, 3), plan(batch_sizes=(2,), pairs=True), options)
     idle = {each.name: each.evidence for each in whole.tested if each.status != "exercised"}
     assert idle == {
         "process fresh": "a model that was not loaded from a folder cannot be loaded again",
@@ -86,6 +90,7 @@ def test_every_condition_shows_that_it_took_effect() -> None:
         "dtype float32": "dtype is float32 already",
         "batch_size 8, given lm_head float32": "lm_head is float32 already",
         "batch_size 8, given dtype float32": "dtype is float32 already",
+        "chunk 4 and prefix_cache warm": "0 of 3 prompts read in several passes",
     }
     assert Findings.from_json(whole.to_json()) == whole
 
@@ -122,8 +127,10 @@ def test_a_probe_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     target.asked, target.stop = [], "padding 2"
     conditions = [parse(name) for name in ("rerun", "batch_size 2", "padding 2")]
     kept = tmp_path / "probe.json.partial"
-    with pytest.raises(KeyboardInterrupt):
-        study(target, planted.prompts(0), conditions, Options(steps=2), kept=kept)
+    stopped = study(target, planted.prompts(0), conditions, Options(steps=2), kept=kept)
+    assert (stopped.stopped, stopped.verdict.answer) == ("interrupted", "inconclusive")
+    assert [each.status for each in stopped.tested] == ["exercised", "exercised", "not run"]
+    assert stopped.verdict.reasons == ("not run, interrupted: padding 2",)
     # As if it had been killed in the middle of a line.
     kept.write_text(kept.read_text() + '{"name": "padd')
     target.asked, target.stop = [], None
@@ -139,11 +146,103 @@ def test_what_was_kept_of_another_probe_is_not_used(tmp_path: Path) -> None:
     target.asked, target.stop = [], "padding 2"
     conditions = [parse(name) for name in ("rerun", "padding 2")]
     kept = tmp_path / "kept"
-    with pytest.raises(KeyboardInterrupt):
-        study(target, planted.prompts(0), conditions, Options(steps=2), kept=kept)
+    study(target, planted.prompts(0), conditions, Options(steps=2), kept=kept)
     target.asked, target.stop = [], None
     study(target, planted.prompts(0), conditions, Options(steps=3), kept=kept)
     assert target.asked == ["reference", "rerun", "padding 2"]
+
+
+class Slow(TransformersTarget):
+    """Every run takes a second, by a clock that nothing else turns."""
+
+    seconds = 0.0
+
+    def run(
+        self,
+        prompts: Sequence[Prompt],
+        condition: Condition,
+        steps: int,
+        forced: Sequence[Sequence[int]] | None = None,
+    ) -> Outcome:
+        self.seconds += 1
+        return super().run(prompts, condition, steps, forced)
+
+
+@pytest.mark.parametrize(
+    ("limit", "done", "cause", "proof"),
+    [
+        (None, 3, "confirmed", "with only lm_head mended, all bits are equal again"),
+        (20, 3, "confirmed", "with only lm_head mended, all bits are equal again"),
+        # The reference, a rerun, a batch; then the cause's reference.
+        (4, 2, "suspected", "there was no time to prove that"),
+        (3, 1, None, None),
+        (1, 0, None, None),
+    ],
+)
+def test_what_there_is_no_time_for_is_said(
+    limit: float | None, done: int, cause: str | None, proof: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Slow(planted.invariant(planted.llama(0)), planted.Numbers())
+    target.model.lm_head.forward = planted.split_by_batch(target.model.lm_head)
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: target.seconds))
+    conditions = [parse(name) for name in ("rerun", "batch_size 2", "padding 2")]
+    options = Options(steps=2, require="bitwise")
+    found = study(target, planted.prompts(0), conditions, options, deadline=Deadline(limit))
+    assert [each.status for each in found.tested] == ["exercised"] * done + ["not run"] * (3 - done)
+    assert found.stopped == ("out of time" if done < 3 else "")
+    assert found.verdict.answer == ("exceeded" if done > 1 else "inconclusive")
+    if done < 3:
+        assert any(reason.startswith("not run, out of time: ") for reason in found.verdict.reasons)
+    assert [each.conclusion for each in found.attributions] == ([cause] if cause else [])
+    assert all(proof in each.sentence for each in found.attributions if proof)
+
+
+def test_causes_there_is_no_time_for_are_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Slow(planted.invariant(planted.llama(0)), planted.Numbers())
+    target.model.lm_head.forward = planted.split_by_batch(target.model.lm_head)
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: target.seconds))
+    tried = [parse("batch_size 2")]
+    found = study(target, planted.prompts(0), tried, Options(steps=2), deadline=Deadline(2))
+    (unknown,) = found.attributions
+    assert (unknown.cause, unknown.conclusion) == ("unknown", "not found")
+    assert unknown.sentence == "its cause was not looked for: out of time"
+
+
+@pytest.mark.parametrize(("first", "tried"), [(2, (2, 16)), (7, (2, 16)), (16, (15, 16)), (11, (16,))])
+def test_the_exact_batch_size_is_found(first: int, tried: tuple[int, ...]) -> None:
+    """Between sizes that were tried, by bisection."""
+    target = planted.clean(0)
+    target.model.lm_head.forward = planted.split_by_batch(target.model.lm_head, first)
+    conditions = [parse(f"batch_size {size}") for size in tried]
+    options = Options(steps=2, attribute=False)
+    found = study(target, planted.prompts(0), conditions, options)
+    assert [(each.below, each.above) for each in found.boundaries] == [(first - 1, first)]
+
+
+def test_every_boundary_is_found() -> None:
+    target = planted.clean(0)
+    for module, first in ((target.model.lm_head, 3), (target.model.model.layers[0].mlp.up_proj, 9)):
+        module.forward = planted.split_by_batch(module, first)
+    conditions = [parse("batch_size 16")]
+    found = study(target, planted.prompts(0), conditions, Options(steps=2, attribute=False))
+    assert [(each.below, each.above) for each in found.boundaries] == [(2, 3), (8, 9)]
+    assert sizes(found) == "1 to 2 | 3 to 8 | 9 to 16 rows: within bars the bits are the same"
+
+
+def test_the_same_bits_have_no_boundary() -> None:
+    found = study(planted.clean(0), planted.prompts(0), [parse("batch_size 16")], Options(steps=2))
+    assert found.boundaries == ()
+
+
+def test_a_remedy_waits_for_an_ill() -> None:
+    names = ("padding 2", "padding 2, given attention eager")
+    conditions = [parse(name) for name in names]
+    found = study(planted.clean(0), planted.prompts(0), conditions, Options(steps=2))
+    assert found.tested[1].status == "not run"
+    assert found.tested[1].evidence == "there is nothing to mend: it changes nothing without that"
+    assert found.verdict.answer == "within" and found.stopped == ""
+    asked = study(planted.clean(0), planted.prompts(0), conditions, Options(steps=2, asked=True))
+    assert asked.tested[1].status == "exercised"
 
 
 @pytest.mark.parametrize(

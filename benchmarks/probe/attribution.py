@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from sortition.benchmarks.probe.case import Case
+from sortition.benchmarks.probe.deadline import Deadline
 from sortition.benchmarks.probe.findings import Attribution
 from sortition.benchmarks.probe.model_cause import model_cause
 from sortition.benchmarks.probe.sampler_cause import sampler_cause
@@ -15,15 +16,15 @@ CORRUPT_SCORES: Final = 1.0
 otherwise: on SmolLM2, in bfloat16 and under padding, rounding came to 0.27 of it."""
 
 
-def attribute(case: Case) -> Attribution:
-    """The cause of a condition's differences, as far as it can be told."""
+def attribute(case: Case, deadline: Deadline) -> Attribution:
+    """The cause of a condition's differences, as far as it can be told and there is time to prove it."""
     if case.chosen_otherwise:
         return sampler_cause(case)
     if not case.differing:
         return Attribution(case.condition.name, "none", "not found", "nothing differs")
     if isinstance(case.target, Inspects):
         try:
-            return model_cause(case, case.target)
+            return model_cause(case, case.target, deadline)
         except NotPossible as reason:
             return _unseen(case, f"; {reason}")
     return _unseen(case, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final
 
 import torch
@@ -71,44 +72,61 @@ def condition(*varies: tuple[str, Value], given: Settings = ()) -> Condition:
     return Condition(tuple(varies), given)
 
 
-def plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
-    """What is tried: axes one at a time, pairs of them, and what varies again under each likely remedy."""
+def plan(batch_sizes: Sequence[int] = BATCH_SIZES, *, pairs: bool = False) -> tuple[Condition, ...]:
+    """What is tried, what people meet most often first, since time may run out.
+
+    Axes that count, one at a time; then in pairs; draws under a seed; what varies again under each likely
+    remedy; axes that users choose.
+
+    Args:
+        batch_sizes: rows.
+        pairs: also pairs without a batch.
+    """
     company: tuple[str, Value] = ("batch_size", COMPANY)
-    padding: tuple[str, Value] = ("padding", PADDING[-1])
+    threads = 2 if torch.get_num_threads() == 1 else 1
+    last: tuple[str, Value] = ("position", "last")
+    reading: tuple[tuple[str, Value], ...] = (
+        ("padding", PADDING[-1]),
+        ("chunk", CHUNK),
+        ("prefix_cache", "warm"),
+        ("drafts", DRAFTS),
+    )
     single = [
         condition(("rerun", True)),
-        condition(("process", "fresh")),
         *(condition(("batch_size", rows)) for rows in batch_sizes),
         *(condition(("padding", count)) for count in PADDING),
-        condition(("chunk", CHUNK)),
-        condition(("prefix_cache", "warm")),
-        condition(("drafts", DRAFTS)),
+        *(condition(each) for each in reading[1:]),
+        condition(("process", "fresh")),
         condition(("logprobs", LOGPROBS)),
+    ]
+    together = [
+        condition(company, last),
+        condition(company, ("neighbours", "other")),
+        condition(company, ("neighbours", "longer")),
+        *(condition(company, each) for each in reading),
+    ]
+    alone = [condition(*pair) for pair in combinations((*reading, ("threads", threads)), 2)] if pairs else []
+    drawn = [condition(company, last, given=((axis, SEED),)) for axis in ("seed", "draw")]
+    remedied = [
+        condition(reading[0], given=(("attention", "eager"),)),
+        condition(company, given=(("lm_head", "float32"),)),
+        condition(company, given=(("dtype", "float32"),)),
+    ]
+    chosen = [
         condition(("prefill", True)),
-        condition(("threads", 2 if torch.get_num_threads() == 1 else 1)),
+        condition(("threads", threads)),
         condition(("attention", "eager")),
         condition(("lm_head", "float32")),
         condition(("dtype", "float32")),
     ]
-    pairs = [
-        condition(company, ("position", "last")),
-        condition(company, ("neighbours", "other")),
-        condition(company, ("neighbours", "longer")),
-        condition(company, padding),
-    ]
-    remedied = [
-        condition(padding, given=(("attention", "eager"),)),
-        condition(company, given=(("lm_head", "float32"),)),
-        condition(company, given=(("dtype", "float32"),)),
-        condition(company, ("position", "last"), given=(("seed", SEED),)),
-        condition(company, ("position", "last"), given=(("draw", SEED),)),
-    ]
-    return (*single, *pairs, *remedied)
+    return (*single, *together, *alone, *drawn, *remedied, *chosen)
 
 
-def served_plan(batch_sizes: Sequence[int] = BATCH_SIZES) -> tuple[Condition, ...]:
+def served_plan(batch_sizes: Sequence[int] = BATCH_SIZES, *, pairs: bool = False) -> tuple[Condition, ...]:
     """The same for engines, whose batches may be put together otherwise each time."""
-    return (*plan(batch_sizes), condition(("rerun", True), given=(("batch_size", COMPANY),)))
+    again = condition(("rerun", True), given=(("batch_size", COMPANY),))
+    first, *others = plan(batch_sizes, pairs=pairs)
+    return (first, again, *others)
 
 
 def parse(text: str) -> Condition:

@@ -7,10 +7,10 @@ import types
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Counted up when a field changes its meaning or goes; readers refuse other numbers."""
 
-Status: TypeAlias = Literal["exercised", "not exercised", "error"]
+Status: TypeAlias = Literal["exercised", "not exercised", "not run", "error"]
 Answer: TypeAlias = Literal["within", "exceeded", "inconclusive", "error"]
 Cause: TypeAlias = Literal[
     "none", "operation", "model", "sampler", "seed", "ties", "padding", "corruption", "unknown"
@@ -113,10 +113,10 @@ class Tested:
     Attributes:
         name, kind, varies, given: of the condition.
         counts: users do not choose it (neighbours, batch size, ...), so the verdict counts it.
-        status: whether it took effect.
+        status: whether it took effect; "not run" if there was no time, or nothing to find out.
         evidence: by what one can tell, or why not.
         possible: False if the target has nothing to set for it.
-        comparisons: one a prompt; none where it was not exercised.
+        comparisons: one a prompt, as far as the sequential test went; none where it was not exercised.
         bitwise: prompts whose scores were not all the same bits.
         divergence: prompts whose text leaves the reference.
         flips: steps at which another token was chosen, of all that were compared.
@@ -183,6 +183,20 @@ class Agreement:
     std_top_probability: float
     divergence_index: float | None
     median_survival: float | None
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Two numbers of rows, next to each other, that give other bits: where a library changes its kernel.
+
+    Attributes:
+        below, above: the last number of rows of one class, and the first of the next.
+        prompt: index of the prompt that shows it.
+    """
+
+    below: int
+    above: int
+    prompt: int
 
 
 @dataclass(frozen=True)
@@ -325,12 +339,14 @@ class Findings:
         tested: every condition of the plan, in its order.
         classes: names of conditions ("reference" among them) whose scores are the same bits for all prompts;
             only conditions that are held against the plain reference.
+        boundaries: between batch sizes, by bisection; none where batch sizes agree or cannot be told.
         completions: one a prompt.
         agreement: None where nothing was exercised.
         attributions: of the conditions that differ; each cause once where conditions share it.
         fixes: the tried ones first.
         verdict: the answer.
         seconds: of wall time.
+        stopped: why some of it is missing, "out of time" or "interrupted"; "" if nothing is.
     """
 
     schema: int
@@ -340,12 +356,14 @@ class Findings:
     references: tuple[Reference, ...]
     tested: tuple[Tested, ...]
     classes: tuple[tuple[str, ...], ...]
+    boundaries: tuple[Boundary, ...]
     completions: tuple[Completions, ...]
     agreement: Agreement | None
     attributions: tuple[Attribution, ...]
     fixes: tuple[Fix, ...]
     verdict: Verdict
     seconds: float
+    stopped: str = ""
 
     def to_json(self) -> str:
         """As JSON text, without NaN or infinity."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sortition.benchmarks.probe.findings import Attribution, Fix, Tested
+from sortition.benchmarks.probe.target import Condition
 
 BATCH_INVARIANT: Final = (
     "run with batch-invariant kernels, which are for GPUs: VLLM_BATCH_INVARIANT=1 in vLLM, "
@@ -62,6 +63,12 @@ def fixes(attributions: Sequence[Attribution], tested: Sequence[Tested]) -> tupl
         ]
         found += [Fix(cause, suggestion, conditions) for suggestion in SUGGESTIONS.get(cause, ())]
     return tuple(sorted(found, key=lambda fix: not fix.tried))
+
+
+def is_remedied(condition: Condition) -> bool:
+    """Whether it is there to try a way out. Draws are not: they have faults of their own."""
+    ways = {axis for axes in REMEDIES.values() for axis in axes} - {"draw"}
+    return any(axis in ways for axis, _ in condition.given)
 
 
 def kind_of(attribution: Attribution) -> str:

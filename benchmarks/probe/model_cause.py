@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from sortition.benchmarks.probe.bisect import ATTENTION, Located, locate
 from sortition.benchmarks.probe.case import Case
+from sortition.benchmarks.probe.deadline import Deadline
 from sortition.benchmarks.probe.findings import Attribution, Cause, Comparison, Intervention
 from sortition.benchmarks.probe.measures import digests
 from sortition.benchmarks.probe.microprobe import row_classes
@@ -25,25 +26,26 @@ does not round otherwise: it reads something else. On SmolLM2 under padding, rou
 bfloat16 and to 3.5 in float32, which is 4e-7."""
 
 
-def model_cause(case: Case, target: Inspects) -> Attribution:
-    """Which operation makes scores differ.
+def model_cause(case: Case, target: Inspects, deadline: Deadline) -> Attribution:
+    """Which operation makes scores differ; no further one is mended after the deadline.
 
     Raises:
         NotPossible: operations cannot be seen under this condition, or do not differ when they are looked at.
     """
-    located = _locate(case, target, case.differing[0])
+    located = _look(case, target)
     if located.first is None:
         raise NotPossible("a second look at its operations found no difference")
     culprit = located.operations[located.first]
     phase = _phase(case, located)
     # Written so that NaN is corrupt.
     corrupt = not located.relative <= max(CORRUPT_UNITS * located.unit, CORRUPT_LEAST)
-    interventions = [] if corrupt else _interventions(case, target, located)
+    interventions = [] if corrupt else _interventions(case, target, located, deadline)
     proved = bool(interventions) and interventions[-1].equal_after == interventions[-1].prompts
     linear = target.linear(culprit.kind)
     cause: Cause = "operation"
     sentence = (
-        f"{culprit.name} is the first operation that rounds otherwise, in {phase}; {_proof(interventions)}"
+        f"{culprit.name} is the first operation that rounds otherwise, in {phase}; "
+        f"{_proof(interventions, target.can_mend(culprit.kind))}"
     )
     if corrupt:
         padded = {"padding", "neighbours"} & dict(case.condition.varies).keys()
@@ -66,9 +68,27 @@ def model_cause(case: Case, target: Inspects) -> Attribution:
     )
 
 
-def _locate(case: Case, target: Inspects, compared: Comparison) -> Located:
+def _look(case: Case, target: Inspects) -> Located:
+    """Where bits part for the prompt that differs first.
+
+    What depends on what ran before, such as memory that was not set, may show only if something else ran in
+    between, as it did when the difference was found.
+    """
+    first = case.differing[0]
+    located = _locate(case, target, first)
+    for other in range(len(case.prompts)):
+        if located.first is not None:
+            break
+        if other != first.prompt:
+            located = _locate(case, target, first, between=other)
+    return located
+
+
+def _locate(case: Case, target: Inspects, compared: Comparison, between: int | None = None) -> Located:
     forced = case.base[compared.prompt].tokens
     base = target.record(case.prompts, compared.prompt, case.condition.reference, forced)
+    if between is not None:
+        target.record(case.prompts, between, case.condition, case.base[between].tokens)
     return locate(base, target.record(case.prompts, compared.prompt, case.condition, forced))
 
 
@@ -77,14 +97,14 @@ def _phase(case: Case, located: Located) -> Literal["prefill", "decode"]:
     return "prefill" if located.position is not None and located.position < length else "decode"
 
 
-def _interventions(case: Case, target: Inspects, located: Located) -> list[Intervention]:
+def _interventions(case: Case, target: Inspects, located: Located, deadline: Deadline) -> list[Intervention]:
     """Mend the suspect, in condition and reference alike; while bits differ, the next suspect as well."""
     tried = case.differing[:TRIED]
     chosen = [each.prompt for each in tried]
     plain = case.run(chosen, case.condition.reference)
     done: list[Intervention] = []
     kinds: list[str] = []
-    while located.first is not None and len(kinds) < MOST_KINDS:
+    while located.first is not None and len(kinds) < MOST_KINDS and not deadline.passed():
         kind = located.operations[located.first].kind
         if kind in kinds or not target.can_mend(kind):
             break
@@ -111,9 +131,13 @@ def _interventions(case: Case, target: Inspects, located: Located) -> list[Inter
     return done
 
 
-def _proof(interventions: Sequence[Intervention]) -> str:
+def _proof(interventions: Sequence[Intervention], mendable: bool) -> str:
     if not interventions:
-        return "there is nothing to put in its place here, so that is not proved"
+        return (
+            "there was no time to prove that"
+            if mendable
+            else ("there is nothing to put in its place here, so that is not proved")
+        )
     last = interventions[-1]
     if last.equal_after == last.prompts:
         return f"with only {last.mended} mended, all bits are equal again"

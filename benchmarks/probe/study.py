@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 from sortition.benchmarks.probe import agreement, measures
-from sortition.benchmarks.probe.attribution import attribute
+from sortition.benchmarks.probe.boundaries import boundaries
 from sortition.benchmarks.probe.case import Case
-from sortition.benchmarks.probe.findings import SCHEMA, Attribution, Findings, Tested
-from sortition.benchmarks.probe.fixes import fixes
+from sortition.benchmarks.probe.causes import causes, differs
+from sortition.benchmarks.probe.deadline import INTERRUPTED, Deadline
+from sortition.benchmarks.probe.findings import SCHEMA, Attribution, Boundary, Findings, Tested
+from sortition.benchmarks.probe.fixes import fixes, is_remedied
 from sortition.benchmarks.probe.ledger import Ledger
 from sortition.benchmarks.probe.options import DEFAULTS, Options
 from sortition.benchmarks.probe.phases import refined
 from sortition.benchmarks.probe.target import Condition, Prompt, Target
-from sortition.benchmarks.probe.trials import Trials
+from sortition.benchmarks.probe.trials import Trials, untested
 from sortition.benchmarks.probe.verdict import verdict
 
 Progress = Callable[[str, int, int], None]
 """Called with what begins, how much is done, and how much there is."""
+
+CONDITIONS: Final = 0.65
+"""Share of the time after which no condition is begun, so that causes have some as well."""
 
 
 def study(
@@ -33,56 +39,59 @@ def study(
     progress: Progress = lambda title, done, whole: None,
     parser: agreement.Parser | None = None,
     answers: Sequence[Hashable] | None = None,
+    deadline: Deadline | None = None,
 ) -> Findings:
-    """Probe a target.
+    """Probe a target. Ctrl-C after the reference ends it early, with what was found until then.
 
     Args:
         target: what goes on from prompts.
         prompts: the units of all rates.
-        conditions: what is tried.
+        conditions: what is tried, in this order.
         options: how.
         kept: file for conditions that are done, until all are: the same call goes on from there.
         progress: told what is being done.
         parser: finds the answer in a completion; needed to require "answers".
         answers: the right ones, one a prompt, for the deviation of accuracy.
+        deadline: after which nothing new is begun; by default there is none.
 
     Raises:
-        ValueError: no prompts or no conditions, or answers are required without a parser.
+        ValueError: no prompts or no conditions, answers are required without a parser, or there are more or
+            fewer right answers than prompts.
     """
     if not prompts or not conditions:
         raise ValueError("a probe needs a prompt and a condition")
     if options.require == "answers" and parser is None:
         raise ValueError("to require answers, say how to find them: give a parser")
+    if answers is not None and len(answers) != len(prompts):
+        raise ValueError(f"{len(answers)} right answers for {len(prompts)} prompts")
+    deadline = deadline or Deadline()
     begun = time.monotonic()
-    whole = len(conditions) + 2
-    progress("reference", 0, whole)
+    progress("reference", 0, len(conditions) + 1)
     environment = target.describe()
-    trials = Trials(target, prompts, options)
+    trials = Trials(target, prompts, options, parser)
     references = tuple(
         measures.reference(prompt.text, target.text(run.tokens), run)
         for prompt, run in zip(prompts, trials.reference(Condition()).runs, strict=True)
     )
     ledger = Ledger(kept)
     ledger.open([target.name, environment, asdict(options), [asdict(each) for each in references]])
-    tested = []
-    for done, condition in enumerate(conditions, start=1):
-        progress(condition.name, done, whole)
-        known = ledger.get(condition.name)
-        tested.append(trials.tested(condition) if known is None else known)
-        if known is None:
-            ledger.put(tested[-1])
-    progress("causes", whole - 1, whole)
+    tested = _tested(conditions, trials, ledger, options, deadline, progress)
     groups = agreement.classes(references, tested)
-    cases = [
-        Case(target, prompts, condition, trials.reference(condition).runs, each.comparisons)
-        for condition, each in zip(conditions, tested, strict=True)
-        if options.attribute and _needs_a_cause(each)
-    ]
-    attributions = refined(_attributions(cases, groups), tested, groups)
+    found: tuple[Boundary, ...] = ()
+    with deadline.minding():
+        found = boundaries(target, prompts, references, tested, deadline)
+    attributions: tuple[Attribution, ...] = ()
+    if options.attribute:
+
+        def case_of(condition: Condition, each: Tested) -> Case:
+            return Case(target, prompts, condition, trials.reference(condition).runs, each.comparisons)
+
+        tried = list(zip(conditions, tested, strict=True))
+        attributions = refined(causes(tried, case_of, groups, deadline, progress), tested, groups)
     measured = agreement.agreement(references, tested, options.confidence, parser, answers)
     answered = None if measured is None else measured.tar_answers
-    ledger.close()
-    progress("done", whole, whole)
+    if not deadline.reason:
+        ledger.close()
     return Findings(
         schema=SCHEMA,
         target=target.name,
@@ -91,6 +100,7 @@ def study(
         references=references,
         tested=tuple(tested),
         classes=groups,
+        boundaries=found,
         completions=agreement.completions(references, tested),
         agreement=measured,
         attributions=attributions,
@@ -104,29 +114,42 @@ def study(
             asked=options.asked,
         ),
         seconds=time.monotonic() - begun,
+        stopped=deadline.reason,
     )
 
 
-def _needs_a_cause(tested: Tested) -> bool:
-    """Whether it differs, and nobody chose that it should: what counts, and draws under the same seed."""
-    drawn = {"seed", "draw"} & tested.given.keys()
-    differs = any(each.first_difference is not None or each.flips for each in tested.comparisons)
-    return differs and (tested.counts or bool(drawn))
+def _tested(
+    conditions: Sequence[Condition],
+    trials: Trials,
+    ledger: Ledger,
+    options: Options,
+    deadline: Deadline,
+    progress: Progress,
+) -> list[Tested]:
+    """All conditions, those that were done before from the ledger, as long as there is time."""
+    share = CONDITIONS if options.attribute else 1.0
+    tested: list[Tested] = []
+    for done, condition in enumerate(conditions, start=1):
+        known = ledger.get(condition.name)
+        if known is not None:
+            tested.append(known)
+        elif not options.asked and _nothing_to_mend(condition, tested):
+            tested.append(untested(condition, "there is nothing to mend: it changes nothing without that"))
+        elif deadline.passed(share):
+            tested.append(untested(condition, deadline.reason))
+        else:
+            progress(condition.name, done, len(conditions) + 1)
+            with deadline.minding():
+                tested.append(trials.tested(condition))
+                ledger.put(tested[-1])
+            if deadline.reason == INTERRUPTED:
+                tested[done - 1 :] = [untested(condition, deadline.reason)]
+    return tested
 
 
-def _attributions(cases: Sequence[Case], groups: Sequence[tuple[str, ...]]) -> tuple[Attribution, ...]:
-    """The cause of each case; those with the same bits share one, that of the first."""
-    group_of = {name: group for group in groups for name in group}
-    found: list[Attribution] = []
-    done: set[str] = set()
-    for case in cases:
-        name = case.condition.name
-        if name in done:
-            continue
-        group = group_of.get(name, ())
-        # Where bits are those of the reference, choices differ, and each condition has a cause of its own.
-        others = [] if "reference" in group else [each.condition.name for each in cases]
-        shared = tuple(other for other in others if other in group and other != name)
-        found.append(replace(attribute(case), shared_by=shared))
-        done.update(shared)
-    return tuple(found)
+def _nothing_to_mend(condition: Condition, tested: Sequence[Tested]) -> bool:
+    """Whether it tries a remedy for what turned out to be no ill."""
+    plain = Condition(condition.varies).name
+    return is_remedied(condition) and any(
+        each.name == plain and each.status == "exercised" and not differs(each) for each in tested
+    )

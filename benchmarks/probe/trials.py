@@ -7,10 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from sortition.benchmarks.probe import measures, rates
+from sortition.benchmarks.probe.agreement import Parser
 from sortition.benchmarks.probe.conditions import counts
 from sortition.benchmarks.probe.findings import Comparison, Tested
 from sortition.benchmarks.probe.options import Options
 from sortition.benchmarks.probe.target import Condition, NotPossible, Outcome, Prompt, Target
+
+
+def untested(condition: Condition, why: str = "") -> Tested:
+    """A condition of which nothing came, or nothing yet."""
+    return Tested(
+        name=condition.name,
+        kind=condition.kind,
+        varies=dict(condition.varies),
+        given=dict(condition.given),
+        counts=counts(condition),
+        status="not run" if why else "not exercised",
+        evidence=why,
+    )
 
 
 class Trials:
@@ -20,12 +34,16 @@ class Trials:
         target: what goes on from prompts.
         prompts: the units of all rates.
         options: of the probe.
+        parser: finds the answer in a completion, where answers are required.
     """
 
-    def __init__(self, target: Target, prompts: Sequence[Prompt], options: Options) -> None:
+    def __init__(
+        self, target: Target, prompts: Sequence[Prompt], options: Options, parser: Parser | None = None
+    ) -> None:
         self._target = target
         self._prompts = prompts
         self._options = options
+        self._parser = parser
         self._references: dict[Condition, Outcome] = {}
 
     def reference(self, condition: Condition) -> Outcome:
@@ -37,15 +55,7 @@ class Trials:
 
     def tested(self, condition: Condition) -> Tested:
         """What came of a condition."""
-        tested = Tested(
-            name=condition.name,
-            kind=condition.kind,
-            varies=dict(condition.varies),
-            given=dict(condition.given),
-            counts=counts(condition),
-            status="not exercised",
-            evidence="",
-        )
+        tested = untested(condition)
         try:
             return self._try(condition, tested)
         except NotPossible as reason:
@@ -74,7 +84,7 @@ class Trials:
             ]
             noise += [change for _, ours, theirs in pairs for change in measures.margin_noise(ours, theirs)]
             comparisons += self._said(condition, [measures.compare(*pair) for pair in pairs], outcome)
-            decision = rates.sequential([self._differs(each) for each in comparisons])
+            decision = rates.sequential([self._differs(each, base) for each in comparisons])
         return replace(
             tested,
             status="exercised",
@@ -104,10 +114,14 @@ class Trials:
         texts = {at: self._target.text(run.tokens) for at, run in zip(flipped, free.runs, strict=True)}
         return [replace(each, completion=texts.get(each.prompt)) for each in compared]
 
-    def _differs(self, comparison: Comparison) -> bool:
+    def _differs(self, comparison: Comparison, base: Outcome) -> bool:
         """Whether a prompt is what is not wanted."""
         if self._options.require == "bitwise":
             return comparison.first_difference is not None
+        if self._options.require == "answers" and self._parser is not None:
+            said = self._target.text(base.runs[comparison.prompt].tokens)
+            told = said if comparison.completion is None else comparison.completion
+            return self._parser(told) != self._parser(said)
         return comparison.first_flip is not None
 
     def _rates(self, comparisons: Sequence[Comparison], base: Outcome, noise: float) -> dict[str, Any]:

@@ -32,6 +32,7 @@ def verdict(
     counted = [each for each in tested if each.counts]
     broken = [each for each in counted if each.status == "error"]
     idle = [each for each in counted if each.status == "not exercised" and (asked or each.possible)]
+    left = [each for each in counted if each.status == "not run"]
     exercised = [each for each in counted if each.status == "exercised"]
     corrupt = [each for each in attributions if each.conclusion == "suspected corruption"]
     rates = {each.name: _rate(each, require) for each in exercised}
@@ -44,6 +45,7 @@ def verdict(
         *(f"{name}: {_share(rates[name])} prompts" for name in over),
         *(f"{each.name}: {each.evidence}" for each in broken),
         *(f"{each.name} was not exercised: {each.evidence}" for each in idle),
+        *([f"not run, {left[0].evidence}: {_listed(left)}"] if left else []),
         *(
             f"{name}: {_share(rates[name])} prompts bound the rate only to {rates[name].high:.1%}"
             for name in unsure
@@ -56,7 +58,7 @@ def verdict(
     elif broken:
         answer = "error"
     else:
-        answer = "inconclusive" if idle or unsure or not exercised else "within"
+        answer = "inconclusive" if idle or left or unsure or not exercised else "within"
     return Verdict(answer, _headline(answer, exercised, bool(corrupt), require), tuple(reasons))
 
 

@@ -39,6 +39,15 @@ SHOWN: Final = 300
 """Characters of what vLLM says when it fails; it may repeat its whole configuration."""
 
 
+def in_few_engines(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+    """In an order in which vLLM is started as rarely as can be."""
+
+    def engine(condition: Condition) -> list[str]:
+        return [str(condition.settings.get(axis, "")) for axis in sorted(OF_ENGINES)]
+
+    return tuple(sorted(conditions, key=engine))
+
+
 class VllmTarget:
     """A model that vLLM can load. See `Target`.
 

@@ -24,7 +24,7 @@ from sortition.bench_command import bench
 from sortition.grammars.errors import GrammarError
 from sortition.integrations.errors import InputError
 from sortition.overhead_command import overhead
-from sortition.probe_command import probe
+from sortition.probe_command import ProbeCommand, probe
 
 if TYPE_CHECKING:
     from sortition.grammars.automaton import Automaton
@@ -56,7 +56,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.command("overhead")(overhead)
-app.command("probe")(probe)
+app.command("probe", cls=ProbeCommand)(probe)
 out = Console()
 err = Console(stderr=True)
 

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import traceback
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperCommand
 
+from sortition import probe_inputs
 from sortition.integrations.errors import InputError
 
 if TYPE_CHECKING:
     from sortition.benchmarks.probe.findings import Findings
-    from sortition.benchmarks.probe.options import Options
-    from sortition.benchmarks.probe.target import Condition, Prompt, Target
 
 FAULT: Final = 3
-INTERRUPTED: Final = 130
+INTERRUPTION: Final = 130
+
+MINUTES: Final = 4.0
+"""For a whole plan: what is under way by then, and the report, take less than a fifth."""
 
 NOTHING_TO_REPEAT: Final = "print('the probe found nothing that a script could show again')\n"
 
-PROMPTS: Final = (
-    "The capital of France is",
-    "Write a short story about a lighthouse keeper.",
-    "def fibonacci(n):",
-    "Explain why the sky is blue to a five year old.",
-    "The derivative of x^2 sin(x) is",
-    "Here is a JSON object describing a person: {",
-)
-"""Facts, stories, code and lists, of several lengths."""
+
+class ProbeCommand(TyperCommand):
+    """Options that are wrong end with 3, as all errors of the probe do: 2 says that it is inconclusive."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Read the options."""
+        try:
+            return super().make_context(*arguments, **options)
+        except Exception as problem:
+            # Of click, or typer's copy of it.
+            if hasattr(problem, "exit_code"):
+                problem.exit_code = FAULT if problem.exit_code else 0
+            raise
 
 
 def probe(
@@ -49,7 +60,9 @@ def probe(
     prompts: Annotated[
         Path | None, typer.Option(help="Text file with a prompt on each line. By default six of our own.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Tokens after each prompt.")] = 10,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Tokens after each prompt. By default 10, of the sampler 20.")
+    ] = None,
     condition: Annotated[
         list[str] | None,
         typer.Option(help="Try only this, such as 'batch_size 8 and padding 3'; may be repeated."),
@@ -57,18 +70,38 @@ def probe(
     batch_size: Annotated[
         list[int] | None, typer.Option(min=2, help="Rows to try; may be repeated. By default 2, 4, 8, 16.")
     ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Also try pairs of conditions without a batch.")
+    ] = False,
     dtype: Annotated[
         str, typer.Option(help="Numbers of the model: bfloat16, float16, float32.")
     ] = "bfloat16",
     attention: Annotated[str, typer.Option(help="Its implementation of attention.")] = "sdpa",
-    require: Annotated[str, typer.Option(help="What must be the same: bitwise or tokens.")] = "tokens",
+    require: Annotated[
+        str, typer.Option(help="What must be the same: bitwise, tokens or answers.")
+    ] = "tokens",
+    answer: Annotated[
+        str | None,
+        typer.Option(help="What finds the answer in a text: a regular expression, or module:function."),
+    ] = None,
+    expected: Annotated[
+        Path | None, typer.Option(help="Text file with the right answer to each prompt, on a line each.")
+    ] = None,
     max_divergence: Annotated[
         float, typer.Option(min=0, max=1, help="Share of prompts that may differ; 0: none that is seen.")
     ] = 0.0,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Of intervals.")] = 0.95,
     causes: Annotated[bool, typer.Option("--causes/--no-causes", help="Look for causes.")] = True,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="After so many, begin nothing new and say what is missing. By default 4, "
+            "without a limit where conditions are named; 0: no limit.",
+        ),
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="JSON of all findings; interrupted, it goes on.")
+        Path | None, typer.Option("--output", "-o", help="JSON of all findings; ended early, it goes on.")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="HTML page, on its own.")] = None,
     junit: Annotated[Path | None, typer.Option(help="JUnit XML.")] = None,
@@ -81,154 +114,101 @@ def probe(
 
     Exit codes: 0 within the threshold, 1 beyond it, 2 inconclusive or not exercised, 3 an error.
     """
+    # Threads that wait by spinning take seven times as long where other programs want the cores, too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        from sortition.benchmarks.probe.options import Options
+        from sortition.benchmarks.probe.deadline import INTERRUPTED, Deadline
+        from sortition.benchmarks.probe.options import BLOCK, Options
+        from sortition.benchmarks.probe.study import study
 
-        if require not in ("bitwise", "tokens"):
-            raise InputError(f"--require is bitwise or tokens, not {require!r}")
+        for path in filter(None, (output, page, junit, repro)):
+            probe_inputs.check_writable(path)
+        kind = probe_inputs.kind_of_target(sampler, base_url, engine, model)
+        texts = probe_inputs.texts(prompts)
+        requirement, parser, right = probe_inputs.answers(require, answer, expected, len(texts))
+        conditions = probe_inputs.conditions(condition, batch_size, pairs, kind)
         options = Options(
-            steps=steps,
-            require="bitwise" if require == "bitwise" else "tokens",
+            steps=steps or probe_inputs.STEPS[kind],
+            require=requirement,
             max_divergence=max_divergence,
             confidence=confidence,
             attribute=causes,
             asked=bool(condition),
+            # All texts of the sampler at once: the largest batch is as large.
+            block=sys.maxsize if sampler else BLOCK,
         )
-        served = base_url is not None or engine == "vllm"
-        conditions = _conditions(condition, batch_size, sampler, served)
-        target: Target
-        texts: list[Prompt]
-        if sampler:
-            target, texts = _sampler()
-        elif base_url is not None:
-            target, texts = _server(base_url, served_model, prompts)
-        elif engine == "vllm":
-            target, texts = _vllm(model, dtype, prompts)
-            conditions = _in_few_engines(conditions)
-        elif engine == "hf":
-            target, texts = _model(model, dtype, attention, prompts)
-        else:
-            raise InputError(f"--engine is hf or vllm, not {engine!r}")
-        if sampler:
-            # All texts at once: the largest batch is as large.
-            options = replace(options, block=len(texts))
-        kept = None if output is None else output.with_name(output.name + ".partial")
-        findings = _study(target, texts, conditions, options, kept, quiet)
+        if minutes is None:
+            minutes = 0 if condition or sampler else MINUTES
+        deadline = Deadline(60 * minutes or None)
+        with _terminated_as_interrupted(), _bar(quiet) as progress:
+            progress("loading", 0, len(conditions) + 1)
+            target, asked = probe_inputs.target(
+                kind,
+                texts,
+                model=model,
+                dtype=dtype,
+                attention=attention,
+                base_url=base_url,
+                served_model=served_model,
+            )
+            findings = study(
+                target,
+                asked,
+                conditions,
+                options,
+                kept=None if output is None else output.with_name(output.name + ".partial"),
+                progress=progress,
+                parser=parser,
+                answers=right,
+                deadline=deadline,
+            )
+        if not quiet:
+            from sortition.benchmarks.probe.report import terminal
+
+            terminal.show(findings, Console())
         _write(findings, output, page, junit, repro)
     except InputError as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(FAULT) from None
     except KeyboardInterrupt:
-        typer.echo("interrupted" + ("; the same command goes on from here" if output else ""), err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        typer.echo("interrupted before anything was found", err=True)
+        raise typer.Exit(INTERRUPTION) from None
     except Exception:
         traceback.print_exc()
         raise typer.Exit(FAULT) from None
-    if not quiet:
-        from sortition.benchmarks.probe.report import terminal
-
-        terminal.show(findings, Console())
+    if findings.stopped:
+        typer.echo(_how_to_go_on(findings.stopped, output), err=True)
+    if findings.stopped == INTERRUPTED:
+        raise typer.Exit(INTERRUPTION)
     from sortition.benchmarks.probe.findings import EXIT_CODES
 
     raise typer.Exit(EXIT_CODES[findings.verdict.answer])
 
 
-def _conditions(
-    names: list[str] | None, batch_sizes: list[int] | None, sampler: bool, served: bool
-) -> tuple[Condition, ...]:
-    from sortition.benchmarks.probe.conditions import BATCH_SIZES, parse, plan, served_plan
-    from sortition.benchmarks.probe.sampler_target import sampler_plan
-
-    if names:
-        try:
-            return tuple(parse(name) for name in names)
-        except ValueError as problem:
-            raise InputError(f"--condition: {problem}") from None
-    if sampler:
-        return sampler_plan(batch_sizes)
-    return (served_plan if served else plan)(batch_sizes or BATCH_SIZES)
+def _how_to_go_on(stopped: str, output: Path | None) -> str:
+    if output is not None:
+        return f"{stopped}: the same command goes on from here"
+    return f"{stopped}: with --output, the same command would go on from here"
 
 
-def _model(
-    folder: Path | None, dtype: str, attention: str, prompts: Path | None
-) -> tuple[Target, list[Prompt]]:
-    """The model of a folder, with prompts as it reads them."""
-    from transformers.utils import logging
-
-    from sortition.benchmarks.probe.transformers_target import TransformersTarget
-    from sortition.integrations.smollm2 import embedded_model
-
-    logging.disable_progress_bar()
-    if folder is not None and not folder.is_dir():
-        raise InputError(f"there is no folder {folder}")
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """While entered, whoever ends this process politely gets what was found until then."""
     try:
-        target = TransformersTarget.load(folder or embedded_model(), dtype, attention)
-    except (OSError, ValueError, AttributeError) as problem:
-        reason = " ".join(str(problem).split())
-        raise InputError(f"cannot load a model from {folder or 'the embedded package'}: {reason}") from None
-    return target, target.prompts(_texts(prompts))
-
-
-def _server(url: str, served_model: str | None, prompts: Path | None) -> tuple[Target, list[Prompt]]:
-    """A model behind a URL, with prompts for it."""
-    from sortition.benchmarks.probe.openai_target import OpenAITarget
-
-    target = OpenAITarget(url, served_model)
-    return target, target.prompts(_texts(prompts))
-
-
-def _vllm(folder: Path | None, dtype: str, prompts: Path | None) -> tuple[Target, list[Prompt]]:
-    """A model in vLLM, with prompts as it reads them."""
-    from sortition.benchmarks.probe.vllm_target import VllmTarget
-    from sortition.integrations.smollm2 import embedded_model
-
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:
+        # Signals are for the main thread.
+        yield
+        return
     try:
-        target = VllmTarget(folder or embedded_model(), dtype=dtype)
-    except FileNotFoundError as missing:
-        raise InputError(f"{missing}; or name a model with --model") from None
-    return target, target.prompts(_texts(prompts))
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _in_few_engines(conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """In an order in which vLLM is started as rarely as can be."""
-    from sortition.benchmarks.probe.vllm_target import OF_ENGINES
-
-    def engine(condition: Condition) -> list[str]:
-        return [str(condition.settings.get(axis, "")) for axis in sorted(OF_ENGINES)]
-
-    return tuple(sorted(conditions, key=engine))
-
-
-def _sampler() -> tuple[Target, list[Prompt]]:
-    from sortition.benchmarks.probe.sampler_target import SamplerTarget
-
-    target = SamplerTarget.default()
-    return target, target.prompts()
-
-
-def _texts(file: Path | None) -> list[str]:
-    if file is None:
-        return list(PROMPTS)
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except OSError as problem:
-        raise InputError(f"cannot read {file}: {problem.strerror}") from None
-    if not lines:
-        raise InputError(f"{file} has no prompts")
-    return lines
-
-
-def _study(
-    target: Target,
-    prompts: list[Prompt],
-    conditions: tuple[Condition, ...],
-    options: Options,
-    kept: Path | None,
-    quiet: bool,
-) -> Findings:
-    """Run it under a progress bar."""
-    from sortition.benchmarks.probe.study import study
-
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar, and what moves it: what begins, how much is done, and how much there is."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), disable=quiet) as bar:
         task = bar.add_task("", total=None)
@@ -236,12 +216,13 @@ def _study(
         def progress(title: str, done: int, whole: int) -> None:
             bar.update(task, description=title, completed=done, total=whole)
 
-        return study(target, prompts, conditions, options, kept=kept, progress=progress)
+        yield progress
 
 
 def _write(
     findings: Findings, output: Path | None, page: Path | None, junit: Path | None, repro: Path | None
 ) -> None:
+    """Write what was asked for; one file that cannot be written keeps no other from being."""
     from sortition.benchmarks.probe.report import junit as junit_report
     from sortition.benchmarks.probe.report import page as page_report
     from sortition.benchmarks.probe.report import repro as repro_report
@@ -252,9 +233,12 @@ def _write(
         (junit, lambda: junit_report.xml(findings)),
         (repro, lambda: repro_report.script(findings) or NOTHING_TO_REPEAT),
     )
+    problems = []
     for path, make in made:
         if path is not None:
             try:
                 path.write_text(make(), encoding="utf-8")
             except OSError as problem:
-                raise InputError(f"cannot write {path}: {problem.strerror}") from None
+                problems.append(f"cannot write {path}: {problem.strerror}")
+    if problems:
+        raise InputError("; ".join(problems))

@@ -12,7 +12,8 @@ from sortition.benchmarks.probe.report.wording import answers, greatest, share
 def xml(findings: Findings) -> str:
     """One suite. Where the limit is exceeded, the conditions that count and change something fail, too.
 
-    A condition that did not take effect is skipped; an inconclusive verdict is an error, as in the exit code.
+    A condition that did not take effect or was not run is skipped; an inconclusive verdict is an error, as in
+    the exit code.
     """
     verdict = findings.verdict
     suite = Element("testsuite", name="sortition probe", time=f"{findings.seconds:.3f}")
@@ -22,8 +23,8 @@ def xml(findings: Findings) -> str:
         _add(case, "failure" if verdict.answer == "exceeded" else "error", verdict.headline, said)
     for tested in findings.tested:
         case = _case(suite, tested.name, tested.seconds)
-        if tested.status == "not exercised":
-            _add(case, "skipped", tested.evidence)
+        if tested.status in ("not exercised", "not run"):
+            _add(case, "skipped", f"{tested.status}: {tested.evidence}")
         elif tested.status == "error":
             _add(case, "error", tested.evidence)
         elif verdict.answer == "exceeded" and tested.counts and _changed(findings, tested):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +15,13 @@ from sortition.benchmarks.probe.report import figures
 from sortition.benchmarks.probe.report.wording import (
     VERDICTS,
     answers,
+    first_difference,
     greatest,
     percent,
     remedy,
     same,
     share,
+    units,
 )
 
 STYLE: Final = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
@@ -47,7 +50,8 @@ def _cards(findings: Findings) -> Iterator[str]:
     for title, note, picture in (
         (
             "Margins against noise",
-            "A choice can only flip where the two best scores are closer than noise moves them.",
+            "A choice can only flip where the two best scores are closer than noise moves them. "
+            f"{_ties(findings)}",
             figures.margins(findings),
         ),
         (
@@ -71,10 +75,23 @@ def _cards(findings: Findings) -> Iterator[str]:
         items = "".join(f"<li>{escape(remedy(fix))}</li>" for fix in findings.fixes)
         yield card("What helps", f"<ul>{items}</ul>")
     yield from _texts(findings)
-    yield card("Conditions", _conditions(findings), wide=True)
+    yield card(
+        "Conditions",
+        _conditions(findings),
+        note="First at: the first token whose scores differ, under the reference's tokens. Difference: the "
+        "greatest of two scores, also in units in the last place. Flips: steps with another choice; foretold "
+        "by margins and noise. Sequential test: whether flips are rare (0.1 %) or frequent (2 %).",
+        wide=True,
+    )
     if findings.agreement is not None:
-        yield card("In the measures of the literature", _measures(findings.agreement))
+        yield card("In the measures of the literature", _measures(findings, findings.agreement))
     yield card("How it was run", table(("option", "value"), _pairs(findings.options)))
+
+
+def _ties(findings: Findings) -> str:
+    steps = sum(len(each.tokens) for each in findings.references)
+    ties = sum(len(each.ties) for each in findings.references)
+    return f"At {ties} of {steps} steps of the reference both are equal to the bit."
 
 
 def _verdict(findings: Findings) -> str:
@@ -108,24 +125,28 @@ def _cause(attribution: Attribution) -> str:
 
 
 def _conditions(findings: Findings) -> str:
+    head = ("condition", "same bits", "same text", "first at", "difference", "units", "flips", "foretold")
     return table(
-        ("condition", "same bits", "same text", "largest difference", "flips", "foretold", "seen"),
+        (*head, "sequential test", "seen"),
         (_condition(tested) for tested in findings.tested),
-        numbers=(1, 2, 3, 4, 5),
+        numbers=range(1, len(head)),
     )
 
 
 def _condition(tested: Tested) -> tuple[str, ...]:
     if tested.status != "exercised":
-        return (tested.name, "", "", "", "", "", f"{tested.status}: {tested.evidence}")
+        return (tested.name, *[""] * 8, f"{tested.status}: {tested.evidence}")
     flips = tested.flips
     return (
         tested.name,
         same(tested.bitwise),
         same(tested.divergence),
+        first_difference(tested),
         f"{greatest(tested):.3g}",
+        str(units(tested)),
         "-" if flips is None else f"{percent(flips.count / flips.trials) if flips.trials else 0} %",
         "-" if tested.predicted_flips is None else f"{percent(tested.predicted_flips)} %",
+        tested.sequential,
         tested.evidence,
     )
 
@@ -165,27 +186,42 @@ def _common(one: str, two: str) -> int:
     return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(one), len(two)))
 
 
-def _measures(agreement: Agreement) -> str:
+def _measures(findings: Findings, agreement: Agreement) -> str:
+    """The literature's names; those that need answers are there without, and say so."""
     runs = agreement.runs
-    rows = [
+    texts = [len(each.texts) for each in findings.completions]
+    answers, accuracy = agreement.tar_answers, agreement.std_accuracy
+    index, median = agreement.divergence_index, agreement.median_survival
+    rows = (
+        ("unique completions", "texts of a prompt, on average and at most", _spread(texts)),
         (f"TARr@{runs}", "prompts with one text in all runs", share(agreement.tar_raw)),
+        (
+            f"TARa@{runs}",
+            "prompts with one answer in all runs",
+            "needs --answer" if answers is None else share(answers),
+        ),
+        (
+            "Std@Acc",
+            "deviation of the accuracy over runs",
+            "needs --answer and --expected" if accuracy is None else f"{accuracy:.2g}",
+        ),
         (
             "Avg_Std@top1_prob",
             "deviation of the best token's probability",
             f"{agreement.std_top_probability:.2g}",
         ),
-    ]
-    if agreement.tar_answers is not None:
-        rows.append((f"TARa@{runs}", "prompts with one answer in all runs", share(agreement.tar_answers)))
-    if agreement.std_accuracy is not None:
-        rows.append(("Std@Acc", "deviation of the accuracy over runs", f"{agreement.std_accuracy:.2g}"))
-    if agreement.divergence_index is not None:
-        rows.append(("Div_Index", "median index of the first other token", f"{agreement.divergence_index:g}"))
-    if agreement.median_survival is not None:
-        rows.append(
-            ("median survival", "tokens until half of the texts differ", f"{agreement.median_survival:g}")
-        )
+        ("Div_Index", "median index of the first other token", "none" if index is None else f"{index:g}"),
+        (
+            "median survival",
+            "tokens until half of the texts differ",
+            "more than there were" if median is None else f"{median:g}",
+        ),
+    )
     return table(("measure", "what it is", "value"), rows)
+
+
+def _spread(counts: Sequence[int]) -> str:
+    return f"{statistics.fmean(counts):.3g}, {max(counts)}" if counts else "-"
 
 
 def _pairs(values: dict[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sortition.benchmarks.printable import printable
 from sortition.benchmarks.probe.findings import Answer, Findings
-from sortition.benchmarks.probe.report.wording import VERDICTS, answers, greatest, same
+from sortition.benchmarks.probe.report.wording import VERDICTS, answers, greatest, not_run, same
 
 COLOURS: Final[dict[Answer, str]] = {
     "within": "green",
@@ -33,8 +33,10 @@ def show(findings: Findings, console: Console) -> None:
     console.print(grid)
     console.print(_conditions(findings))
     for tested in findings.tested:
-        if tested.status != "exercised" and tested.possible:
+        if tested.status in ("not exercised", "error") and tested.possible:
             console.print(_text(f"{tested.status}: {tested.name} ({tested.evidence})", "dim"))
+    for why, names in not_run(findings).items():
+        console.print(_text(f"not run, {why}: {', '.join(names)}", "dim"))
     impossible = [tested.name for tested in findings.tested if not tested.possible]
     if impossible:
         console.print(_text(f"not possible here: {', '.join(impossible)}", "dim"))

@@ -20,6 +20,8 @@ NOISE: Final = frozenset({"operation", "model", "ties"})
 def answers(findings: Findings) -> list[tuple[str, str]]:
     """Questions and answers, in the order in which people ask."""
     said = [("is it a bug?", nature(findings)), ("how often?", frequency(findings))]
+    if findings.boundaries:
+        said.append(("what sizes?", sizes(findings)))
     leading = main_attribution(findings)
     if leading is not None:
         if leading.operation or leading.phase:
@@ -52,8 +54,8 @@ def nature(findings: Findings) -> str:
         return "yes: draws under one seed depend on the batch, with the same scores"
     if not differing(findings):
         return "nothing to explain: every condition that took effect gave the same bits"
-    if causes and causes <= NOISE:
-        sure = "no" if conclusions == {"confirmed"} else "most likely not, but not proved"
+    if causes & NOISE and causes <= NOISE | {"unknown"}:
+        sure = "no" if conclusions == {"confirmed"} else "most likely not, but not all is proved"
         return f"{sure}: floating-point sums in another order"
     if any(tested.divergence and tested.divergence.count for tested in differing(findings)):
         return "not known: no cause was found for the differences"
@@ -79,6 +81,35 @@ def place(attribution: Attribution) -> str:
     if attribution.operation:
         said += f"{', ' if said else ''}{attribution.operation}, from inputs that are the same bits"
     return said
+
+
+def sizes(findings: Findings) -> str:
+    """Batch sizes that give the same bits: "1 | 2 to 8 | 9 to 16 rows"."""
+    tried = [int(each.varies["batch_size"]) for each in findings.tested if each.kind == "batch_size"]
+    first = [1, *(each.above for each in findings.boundaries)]
+    last = [*(each.below for each in findings.boundaries), max([first[-1], *tried])]
+    classes = (str(one) if one == two else f"{one} to {two}" for one, two in zip(first, last, strict=True))
+    return f"{' | '.join(classes)} rows: within bars the bits are the same"
+
+
+def not_run(findings: Findings) -> dict[str, list[str]]:
+    """Names of conditions that were not run, by the reason."""
+    found: dict[str, list[str]] = {}
+    for tested in findings.tested:
+        if tested.status == "not run":
+            found.setdefault(tested.evidence, []).append(tested.name)
+    return found
+
+
+def units(tested: Tested) -> int:
+    """The greatest difference of scores under a condition, in units in the last place."""
+    return max((each.max_ulp for each in tested.comparisons), default=0)
+
+
+def first_difference(tested: Tested) -> str:
+    """The first token of any prompt whose scores have other bits, counted from 1; "-" if none has."""
+    steps = [each.first_difference for each in tested.comparisons if each.first_difference is not None]
+    return str(min(steps) + 1) if steps else "-"
 
 
 def remedy(fix: Fix) -> str:
