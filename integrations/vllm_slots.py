@@ -17,10 +17,14 @@ from sortition.grammars.table import Table
 from sortition.integrations.vllm_compile import Compiler, logger
 from sortition.integrations.vllm_draw import Wish
 from sortition.integrations.vllm_request import Request
+from sortition.sampling.arena import Arena
 from sortition.sampling.constraint import DEAD, FREE, Constraint
 
-ARENA_BYTES: Final = 1 << 26
-"""Bytes of tables on the device; beyond that, those that no request holds are dropped."""
+ARENA_BYTES: Final = 1 << 27
+"""Bytes of tables on the device, where real schemas take 0.6 to 1 MB each with a vocabulary of 128k.
+
+Beyond that, those that no request holds are dropped.
+"""
 
 FULL_BYTES: Final = 1 << 30
 """Bytes of tables that requests hold; beyond that, the requests of new ones may only end."""
@@ -83,7 +87,6 @@ class Slots:
         self._compiler = compiler
         self._arena_bytes = arena_bytes
         self._full_bytes = full_bytes
-        self._tables = {CLOSED: closed}
         self._numbers: dict[Request, int] = {}
         self.constraint = Constraint([closed], device=device, slots=count)
         self.end_tokens = torch.full((count, 1), int(closed.end_tokens[0]), device=device)
@@ -97,8 +100,8 @@ class Slots:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tables on the device, as `Table.nbytes` counts them."""
-        return sum(table.nbytes for table in self._tables.values())
+        """Bytes of the tables on the device."""
+        return self.constraint.store.taken
 
     @property
     def refused(self) -> int:
@@ -171,23 +174,21 @@ class Slots:
         tables = {
             request: self._compiler.table(request) for request in requests if request not in self._numbers
         }
-        new = {request: table for request, table in tables.items() if table is not None}
-        if self.nbytes + sum(table.nbytes for table in new.values()) > self._arena_bytes:
+        host = torch.device("cpu")
+        new = {request: Arena.of(table, host) for request, table in tables.items() if table is not None}
+        if self.nbytes + sum(part.nbytes for part in new.values()) > self._arena_bytes:
             self._evict()
-        for request, table in new.items():
-            if self.nbytes + table.nbytes > self._full_bytes:
+        for request, part in new.items():
+            if self.nbytes + part.nbytes > self._full_bytes:
                 logger.error("no room for the table of a grammar, its requests may only end: %r", request)
             else:
-                number = self._numbers[request] = self.constraint.add(table)
-                self._tables[number] = table
+                self._numbers[request] = self.constraint.add(part)
 
     def _evict(self) -> None:
         """Drop the tables that no request holds; the others stay where they are."""
         live = {request for request, _ in self._admitted.values()}
         for request in [request for request in self._numbers if request not in live]:
-            number = self._numbers.pop(request)
-            del self._tables[number]
-            self.constraint.drop(number)
+            self.constraint.drop(self._numbers.pop(request))
 
     def _write_end_tokens(self, index: Tensor, ends: Sequence[tuple[int, ...]]) -> None:
         longest = max(self.end_tokens.shape[1], *map(len, ends))

@@ -34,9 +34,8 @@ class Arena:
         survives, certain: int64, 32 class bits to a word.
         rank: surviving classes of the row before this word.
         first_entry: [q].
-        target, effect, height, guard: [entries], as in `Table`; after the entries of each table, what counts
-            where guards fail.
-        otherwise: [entries], the entry that counts where the guard fails, -1 for refusal.
+        action: [entries], the number of the action that an entry says.
+        target, effect, height, guard, otherwise: [actions], as in `Table`.
         least, greatest, added: [guards], as in `Table.guards`.
         conditional_start, conditional_count: [q], the state's part of `conditional`.
         conditional: token classes whose fate depends on the stack.
@@ -66,6 +65,7 @@ class Arena:
     certain: Tensor
     rank: Tensor
     first_entry: Tensor
+    action: Tensor
     target: Tensor
     effect: Tensor
     height: Tensor
@@ -99,6 +99,11 @@ class Arena:
         return len(self.start)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
+
+    @property
     def vocabulary_size(self) -> int:
         """Token ids that the tables know."""
         return self.token_class.shape[1]
@@ -114,11 +119,6 @@ class Arena:
         strings, longest = table.push_sites.shape
         endings, sites = table.returns.shape
         conditional = np.diff(table.conditional_start)
-        # What counts where guards fail is made an entry, too.
-        others, place = np.unique(table.action_otherwise, return_inverse=True)
-        place = np.where(table.action_otherwise < 0, -1, place - int(others[0] < 0) + len(table.action))
-        # Class 0 has no entry, but looking for it must find something to read.
-        said = np.concatenate([table.action, others[others >= 0], [0]]).astype(np.int64)
         return cls(
             vocabulary_digest=table.vocabulary_digest,
             start=upload(np.array([table.start])),
@@ -129,11 +129,13 @@ class Arena:
             certain=upload(table.certain.astype(np.int64).reshape(-1), torch.int64),
             rank=upload(table.rank.reshape(-1)),
             first_entry=upload(table.first_entry),
-            target=upload(table.action_target[said]),
-            effect=upload(table.action_effect[said]),
-            height=upload(table.action_height[said]),
-            guard=upload(table.action_guard[said]),
-            otherwise=upload(place[said]),
+            # Class 0 has no entry, but looking for it must find something to read.
+            action=upload(np.append(table.action.astype(np.int32), 0)),
+            target=upload(table.action_target),
+            effect=upload(table.action_effect),
+            height=upload(table.action_height),
+            guard=upload(table.action_guard),
+            otherwise=upload(table.action_otherwise),
             least=upload(table.guards[:, 0]),
             greatest=upload(table.guards[:, 1]),
             added=upload(table.guards[:, 2]),
@@ -171,10 +173,11 @@ class Arena:
             "start": self.start + begins["states"],
             "row_start": self.row_start + begins["words"],
             "first_entry": self.first_entry + begins["entries"],
+            "action": self.action + begins["actions"],
             "target": self.target + stays.int() * begins["states"],
             "effect": self.effect + torch.where(stays, strings, -endings).int(),
             "guard": self.guard + begins["guards"],
-            "otherwise": _shifted(self.otherwise, begins["entries"]),
+            "otherwise": _shifted(self.otherwise, begins["actions"]),
             "conditional_start": self.conditional_start + begins["conditionals"],
             "push_start": self.push_start + begins["sites"],
             "ending": _shifted(self.ending, endings),

@@ -23,7 +23,8 @@ SPACES: Final[Mapping[str, tuple[str, ...]]] = {
         *("ending", "accepting"),
     ),
     "words": ("survives", "certain", "rank"),
-    "entries": ("target", "effect", "height", "guard", "otherwise"),
+    "entries": ("action",),
+    "actions": ("target", "effect", "height", "guard", "otherwise"),
     "guards": ("least", "greatest", "added"),
     "conditionals": ("conditional",),
     "strings": ("push_start", "push_length"),
@@ -81,15 +82,19 @@ class Store:
 
     Attributes:
         arena: all of them, as they are now.
+        taken: bytes of what is in use; the buffers are at most twice as large as that has ever been, but for
+            gaps that were too short.
         serials: by the number of each grammar, how many were added before it.
     """
 
     def __init__(self, table: Table, device: torch.device) -> None:
         self.device = device
         self.serials: dict[int, int] = {}
+        self.taken = 0
         self._added = 0
         self._places = {space: Places() for space in SPACES}
         self._taken: dict[int, dict[str, tuple[int, int]]] = {}
+        self._sizes: dict[int, int] = {}
         self._buffers: dict[str, Tensor] = {}
         self._most: dict[str, int] = {}
         self._digest = table.vocabulary_digest
@@ -100,15 +105,18 @@ class Store:
         """Bytes of the buffers."""
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
-    def add(self, table: Table) -> int:
+    def add(self, table: Table | Arena) -> int:
         """Add a table; the number of its grammar, which may have been that of one that was dropped.
+
+        Args:
+            table: or the arena of it alone, on the host.
 
         Raises:
             ValueError: it was compiled for another vocabulary.
         """
         if table.vocabulary_digest != self._digest:
             raise ValueError("grammars that share a batch have to be compiled for the same vocabulary")
-        part = Arena.of(table, torch.device("cpu"))
+        part = table if isinstance(table, Arena) else Arena.of(table, torch.device("cpu"))
         counts = {space: len(getattr(part, names[0])) for space, names in SPACES.items()}
         begins = {space: self._places[space].take(count) for space, count in counts.items()}
         values = part.moved(begins)
@@ -118,6 +126,8 @@ class Store:
                 self._write(name, values[name], begin, size)
         number = begins["grammars"]
         self._taken[number] = {space: (begins[space], counts[space]) for space in SPACES}
+        self._sizes[number] = part.nbytes
+        self.taken += part.nbytes
         self.serials[number] = self._added
         self._added += 1
         # What kernels are compiled for does not shrink again when grammars go.
@@ -131,6 +141,7 @@ class Store:
         """The places of a grammar that no row is in may be taken again."""
         for space, (begin, count) in self._taken.pop(number).items():
             self._places[space].give(begin, count)
+        self.taken -= self._sizes.pop(number)
         del self.serials[number]
 
     def _write(self, name: str, values: Tensor, begin: int, size: int) -> None:

@@ -117,8 +117,8 @@ class Constraint:
         """Forget a grammar that no row is in; its number may be given again."""
         self.store.drop(number)
 
-    def add(self, table: Table) -> int:
-        """Add a grammar; its number. Positions taken before stay valid.
+    def add(self, table: Table | Arena) -> int:
+        """Add a grammar, or the arena of it alone; its number. Positions taken before stay valid.
 
         Raises:
             ValueError: it was compiled for another vocabulary.
@@ -161,14 +161,14 @@ class Constraint:
         ends = (tokens[:, None] == self._ends(end_tokens)).any(1)
         known = tokens.clamp(0, arena.vocabulary_size - 1).long()
         units = arena.token_class[grammar.clamp(min=0), known].masked_fill(known != tokens, 0)
-        found, entry, below = (part[:, 0] for part in self._find(position, units[:, None]))
+        found, action, below = (part[:, 0] for part in self._find(position, units[:, None]))
 
         moves = reads & ~ends & found
         stops = reads & ends & self.can_end(position)
-        depth, stack, counts = self._push(position, below, entry, moves)
+        depth, stack, counts = self._push(position, below, action, moves)
         return Position(
             grammar=grammar,
-            state=torch.where(moves, arena.target[entry], state.masked_fill(reads & ~stops, DEAD)),
+            state=torch.where(moves, arena.target[action], state.masked_fill(reads & ~stops, DEAD)),
             depth=depth,
             stack=stack,
             finished=finished | stops,
@@ -294,13 +294,13 @@ class Constraint:
             units: int32 [rows, k], classes.
 
         Returns:
-            bool [rows, k], whether the class is allowed; the entry in which it stays; the depth below what
+            bool [rows, k], whether the class is allowed; the action by which it stays; the depth below what
             it pushes there.
         """
         arena = self.arena
         state = position.state.clamp(min=0)[:, None].expand_as(units)
         depth = position.depth[:, None].expand_as(units)
-        entry = torch.zeros_like(units)
+        action = torch.zeros_like(units)
         found = torch.zeros_like(units, dtype=torch.bool)
         following = (position.state != DEAD)[:, None].expand_as(units)
         for exits in range(arena.longest_exit + 1):
@@ -308,20 +308,21 @@ class Constraint:
             bits, bit = arena.survives[word], units & 31
             survives = following & ((bits >> bit) & 1).bool()
             rank = arena.rank[word] + _popcount(bits & ~(-1 << bit.long()))
-            entry = torch.where(survives, arena.first_entry[state] + rank, entry)
+            entry = torch.where(survives, arena.first_entry[state] + rank, 0)
+            action = torch.where(survives, arena.action[entry], action)
             if arena.counts:
-                survives, entry = self._guarded(survives, entry, position.counts.gather(1, depth.long()))
-            effect = arena.effect[entry]
+                survives, action = self._guarded(survives, action, position.counts.gather(1, depth.long()))
+            effect = arena.effect[action]
             found = found | (survives & (effect >= 0))
             if exits == arena.longest_exit:
                 break
             following = survives & (effect < 0) & (depth > 0)
             back, depth = self._pop(position.stack, depth, ~effect, following)
             state = torch.where(following, back, state).clamp(min=0)
-            units = torch.where(following, arena.target[entry], units)
+            units = torch.where(following, arena.target[action], units)
             following = following & (back >= 0)
         limit = arena.depth_limit[position.grammar.clamp(min=0)][:, None]
-        return found & (depth + arena.height[entry] <= limit), entry, depth
+        return found & (depth + arena.height[action] <= limit), action, depth
 
     def _pop(self, stack: Tensor, depth: Tensor, ending: Tensor, pops: Tensor) -> tuple[Tensor, Tensor]:
         """End a frame where `pops`: the state to go on in (-1 for never), and the depth afterwards."""
@@ -332,29 +333,29 @@ class Constraint:
         at = arena.return_start[ending.clamp(min=0)] + site
         return arena.returns[at.masked_fill(~pops, 0)], depth
 
-    def _guarded(self, survives: Tensor, entry: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Which entries hold at these counts of their frames; those whose guards fail give way to others."""
+    def _guarded(self, survives: Tensor, action: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Which actions hold at these counts of their frames; those whose guards fail give way to others."""
         arena = self.arena
         for _ in range(arena.most_alternatives + 1):
-            guard = arena.guard[entry]
+            guard = arena.guard[action]
             holds = (arena.least[guard] <= count) & (count <= arena.greatest[guard])
-            otherwise = arena.otherwise[entry]
+            otherwise = arena.otherwise[action]
             survives = survives & (holds | (otherwise >= 0))
-            entry = torch.where(survives & ~holds, otherwise, entry)
-        return survives, entry
+            action = torch.where(survives & ~holds, otherwise, action)
+        return survives, action
 
     def _push(
-        self, position: Position, below: Tensor, entry: Tensor, moves: Tensor
+        self, position: Position, below: Tensor, action: Tensor, moves: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Depth, stack and counts with what entries push above depth `below`, for the rows that move."""
+        """Depth, stack and counts with what actions push above depth `below`, for the rows that move."""
         arena = self.arena
-        string = torch.where(moves, arena.effect[entry], 0).clamp(min=0)
+        string = torch.where(moves, arena.effect[action], 0).clamp(min=0)
         length = arena.push_length[string]
         depth = torch.where(moves, below + length, position.depth)
         counts = position.counts
         index = self._count(counts.shape[1]) - below[:, None]
         if arena.counts:
-            added = torch.where(moves, arena.added[arena.guard[entry]], 0)
+            added = torch.where(moves, arena.added[arena.guard[action]], 0)
             counts = counts + torch.where(index == 0, added[:, None], 0)
         if not arena.longest_push:
             return depth, position.stack, counts

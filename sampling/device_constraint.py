@@ -23,7 +23,7 @@ TILE = 4096
 
 TABLES = (
     *("depth_limit", "token_class", "vocabulary_size", "row_start", "survives", "certain", "certain_size"),
-    *("rank", "first_entry", "target", "effect", "height"),
+    *("rank", "first_entry", "action", "target", "effect", "height"),
     *("guard", "otherwise", "least", "greatest", "added"),
     *("conditional_start", "conditional_count", "conditional"),
     *("push_start", "push_length", "push_site", "push_count"),

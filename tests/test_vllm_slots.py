@@ -32,6 +32,7 @@ from sortition.integrations.vllm_host import HostSlots
 from sortition.integrations.vllm_request import Request
 from sortition.integrations.vllm_runner import Runner
 from sortition.integrations.vllm_slots import Admission, News, Slots
+from sortition.sampling.arena import Arena
 from sortition.sampling.parameters import Parameters
 from sortition.sampling.reference import Context, draw
 
@@ -588,7 +589,9 @@ def test_a_grammar_that_cannot_be_compiled_closes_its_rows(
 
 
 def test_a_full_arena_closes_rows() -> None:
-    engine = FirstEngine(2, slots(2, full_bytes=CLOSED.nbytes + TABLES[REQUESTS[0]].nbytes))
+    room = sum(Arena.of(table, torch.device("cpu")).nbytes for table in (CLOSED, TABLES[REQUESTS[0]]))
+    engine = FirstEngine(2, slots(2, full_bytes=room))
+    assert engine.slots.nbytes < room
     engine.add(0, Text(REQUESTS[0]))
     engine.check()
     engine.batch.add(1, Admission(REQUESTS[2], (END,)), [])
@@ -623,6 +626,8 @@ def test_nothing_grows_with_the_number_of_requests() -> None:
         engine.batch.mask(torch.zeros(3, WIDTH))
     # Buffers are at least doubled.
     assert len(device.constraint.arena) <= 8
+    last = [Request("choice", f'["{number}"]').grammar().compile(VOCABULARY) for number in (37, 38, 39)]
+    assert device.nbytes == sum(Arena.of(table, torch.device("cpu")).nbytes for table in (CLOSED, *last))
     assert device._compiler.held == 3
 
 

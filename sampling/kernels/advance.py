@@ -49,7 +49,7 @@ ENDS = tl.constexpr(16)
 )
 def advance(
     depth_limit, token_class, vocabulary, row_start, survives, certain, certain_size, rank, first_entry,
-    target, effect, height, guard, otherwise, least, greatest, added,
+    action, target, effect, height, guard, otherwise, least, greatest, added,
     conditional_start, conditional_count, conditional,
     push_start, push_length, push_site, push_count, ending, return_start, returns, accepting,
     present, token_words, longest_exit, longest_end, counting, most_alternatives,
@@ -82,7 +82,7 @@ def advance(
         return
     slot = tl.load(row_slots + first)
     following_of = (
-        depth_limit, row_start, survives, rank, first_entry, target, effect, height,
+        depth_limit, row_start, survives, rank, first_entry, action, target, effect, height,
         guard, otherwise, least, greatest, return_start, returns, longest_exit, counting, most_alternatives,
     )  # fmt: skip
     ending_of = (ending, return_start, returns, accepting, longest_end)
@@ -141,7 +141,7 @@ def advance(
             exists = some < open_questions
             unit = tl.load(conditional + tl.load(conditional_start + base) + some, mask=exists, other=0)
             nothing = tl.zeros_like(unit)
-            found, _entry, _depth = find(following_of, grammar, nothing + state, nothing + depth, text, unit)
+            found, _chosen, _depth = find(following_of, grammar, nothing + state, nothing + depth, text, unit)
             tl.atomic_or(words + (unit >> 5), 1 << (unit & 31), mask=found & exists)
         tl.debug_barrier()
         known = present + tl.maximum(grammar, 0).to(tl.int64) * token_words
@@ -197,21 +197,21 @@ def step(arena, grammar, state, depth, finished, text, token, ends):
         known = tl.minimum(token, vocabulary - 1)
         unit = tl.load(token_class + grammar.to(tl.int64) * vocabulary + known)
         unit = tl.where(known == token, unit, 0)
-        found, entry, below = find(following_of, grammar, state, depth, text, unit)
+        found, chosen, below = find(following_of, grammar, state, depth, text, unit)
         if is_end != 0:
             if can_end(ending_of, grammar, state, depth, finished, text):
                 finished = finished * 0 + 1
             else:
                 state = state * 0 + DEAD
         elif found:
-            string = tl.load(effect + entry)
+            string = tl.load(effect + chosen)
             length = tl.load(push_length + string)
             start = tl.load(push_start + string)
             tl.debug_barrier()
             if counting != 0:
                 count = tl.load(counts + below)
                 tl.debug_barrier()
-                tl.store(counts + below, count + tl.load(added + tl.load(guard + entry)))
+                tl.store(counts + below, count + tl.load(added + tl.load(guard + chosen)))
             for site_of in range(0, length, SITES):
                 site = site_of + tl.arange(0, SITES)
                 pushed = tl.load(push_site + start + site, mask=site < length, other=0)
@@ -220,7 +220,7 @@ def step(arena, grammar, state, depth, finished, text, token, ends):
                 count = tl.load(push_count + start + site, mask=site < length, other=0)
                 tl.store(counts + below + 1 + site, count, mask=site < length)
             depth = below + length
-            state = tl.load(target + entry)
+            state = tl.load(target + chosen)
         else:
             state = state * 0 + DEAD
         tl.debug_barrier()
@@ -251,13 +251,13 @@ def can_end(ending_of, grammar, state, depth, finished, text):
 def find(following_of, grammar, state, depth, text, unit):
     """`Constraint._find` of one row, and of any shape: what `state`, `depth` and `unit` have."""
     (
-        depth_limit, row_start, survives, rank, first_entry, target, effect, height,
+        depth_limit, row_start, survives, rank, first_entry, action, target, effect, height,
         guard, otherwise, least, greatest, return_start, returns, longest_exit, counting, most_alternatives,
     ) = following_of  # fmt: skip
     stack, counts = text
     following = state != DEAD
     state = tl.maximum(state, 0)
-    entry = tl.zeros_like(unit)
+    chosen = tl.zeros_like(unit)
     found = unit < 0
     for exits in range(longest_exit + 1):
         word = tl.load(row_start + state) + (unit >> 5)
@@ -265,17 +265,18 @@ def find(following_of, grammar, state, depth, text, unit):
         bit = 1 << (unit & 31)
         stays = following & ((bits & bit) != 0)
         before = tl.load(rank + word) + counted((bits & (bit - 1)).to(tl.uint32, bitcast=True))
-        entry = tl.where(stays, tl.load(first_entry + state) + before, entry)
+        entry = tl.where(stays, tl.load(first_entry + state) + before, 0)
+        chosen = tl.where(stays, tl.load(action + entry), chosen)
         if counting != 0:
             # `Constraint._guarded`: those whose guards fail give way to others.
             count = tl.load(counts + depth)
             for _ in range(most_alternatives + 1):
-                its_guard = tl.load(guard + entry)
+                its_guard = tl.load(guard + chosen)
                 holds = (tl.load(least + its_guard) <= count) & (count <= tl.load(greatest + its_guard))
-                other = tl.load(otherwise + entry)
+                other = tl.load(otherwise + chosen)
                 stays = stays & (holds | (other >= 0))
-                entry = tl.where(stays & (holds == 0), other, entry)
-        does = tl.load(effect + entry)
+                chosen = tl.where(stays & (holds == 0), other, chosen)
+        does = tl.load(effect + chosen)
         found |= stays & (does >= 0)
         following = stays & (does < 0) & (depth > 0)
         if exits < longest_exit:
@@ -284,7 +285,7 @@ def find(following_of, grammar, state, depth, text, unit):
             start = tl.load(return_start + tl.where(following, ~does, 0))
             back = tl.load(returns + tl.where(following, start + site, 0))
             state = tl.where(following, tl.maximum(back, 0), state)
-            unit = tl.where(following, tl.load(target + entry), unit)
+            unit = tl.where(following, tl.load(target + chosen), unit)
             following = following & (back >= 0)
-    room = tl.load(depth_limit + tl.maximum(grammar, 0)) - tl.load(height + entry)
-    return found & (depth <= room), entry, depth
+    room = tl.load(depth_limit + tl.maximum(grammar, 0)) - tl.load(height + chosen)
+    return found & (depth <= room), chosen, depth
