@@ -45,16 +45,12 @@ TYPICAL: Final = CODES["typical"]
 def supported(columns: Columns) -> NDArray[np.bool_]:
     """Which rows the kernels can draw: bool [rows]. All others are the host's.
 
-    Temperature has to come right before the filters, or after all of them. `typical` is not supported, as it
-    does not keep the likeliest tokens.
+    Temperature must not come between filters. `typical` is not supported, as it does not keep the likeliest
+    tokens.
     """
-    parts = [_stages(columns, row) for row in range(len(columns))]
+    parts = [_stages(columns, row)[1] for row in range(len(columns))]
     return np.array(
-        [
-            TEMPERATURE not in edits and TYPICAL not in filters and TEMPERATURE not in filters[1:-2]
-            for edits, filters in parts
-        ],
-        np.bool_,
+        [TYPICAL not in filters and TEMPERATURE not in filters[1:-2] for filters in parts], np.bool_
     )
 
 
@@ -69,7 +65,7 @@ class Settings:
 
     Attributes:
         whole, real: see `kernels/layout.py`.
-        edits, filters: int8 [slots, n], codes of stages, then `END`; without temperature.
+        edits, filters: int8 [slots, n], codes of stages, then `END`; a temperature is only among edits.
         allowed: int32 [lists, words], a bit for each allowed token.
         bias_tokens, bias_values, phrase_spans, phrase_tokens: as in `Columns`, ids as int32.
         named: how many tokens the edits of one slot name at most, without end tokens and history.
@@ -100,7 +96,8 @@ class Settings:
         real["root_of_eta"] = np.sqrt(columns.eta)
         for name, spans in (("bias", columns.bias), ("phrases", columns.phrases)):
             whole[f"{name}_begin"], whole[f"{name}_end"] = spans.T
-        edits, filters, real["temperature"], real["late_temperature"], whole["mode"] = _programs(columns)
+        edits, filters, temperatures, whole["mode"] = _programs(columns)
+        real |= temperatures
         lists = np.flatnonzero((columns.stages == CODES["allowed_tokens"]).any(1))
         whole["allowed"] = np.full(rows, -1)
         whole["allowed"][lists] = np.arange(len(lists))
@@ -222,6 +219,7 @@ class Workspace:
         self.peaks_size = (self.programs - 1) * tile // layout.PEAK.value
         self.touched, self.places, self.plain = (empty(rows, self.words) for _ in range(3))
         self.masked, self.edited_count = empty(rows), empty(rows)
+        self.divisors = empty(rows, kind=torch.float32)
         self.edited, self.outs, self.in_prompt, self.in_output = (
             empty(rows, self.capacity) for _ in range(4)
         )
@@ -276,7 +274,7 @@ def launch(
         return draw
     room = workspace
     read = (logits, *logits.stride(), width, treatments)
-    edits, scanned = _edits(room), _scanned(room)
+    edits, scanned = edits_of(room), _scanned(room)
     binned = (room.bins, room.peaks, room.peaks_size)
     summed = (room.totals, room.weighted, room.counts, room.scores, room.score_tokens)
     edit[(rows,)](
@@ -316,9 +314,10 @@ def launch(
     return draw
 
 
-def _edits(room: Workspace) -> tuple[Any, ...]:
+def edits_of(room: Workspace) -> tuple[Any, ...]:
+    """What `edit` has left of rows, as arguments of kernels."""
     return (
-        *(room.plain, room.words, room.masked),
+        *(room.plain, room.words, room.masked, room.divisors),
         *(room.edited, room.edited_values, room.edited_count, room.capacity),
     )
 
@@ -371,7 +370,7 @@ class Laws:
             law[(rows, room.programs)](
                 logits, *logits.stride(), width, room.treatments,
                 settings.whole, settings.real, inputs.slots,
-                *_edits(room), room.touched, *_scanned(room), room.lasts, room.sums,
+                *edits_of(room), room.touched, *_scanned(room), room.lasts, room.sums,
                 found.distances, found.log_totals,
                 PROGRAMS=layout.bits(room.programs), BLOCK=room.tile, num_warps=8, **LAUNCH,
             )  # fmt: skip
@@ -481,15 +480,19 @@ def _stages(columns: Columns, row: int) -> tuple[list[int], list[int]]:
     return codes[:first], codes[first : codes.index(END, first) + 1]
 
 
-def _programs(columns: Columns) -> tuple[NDArray[Any], ...]:
-    """Codes of edits and of filters [rows, n], temperatures before and after the filters, and modes."""
+def _programs(
+    columns: Columns,
+) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]], NDArray[Any]]:
+    """Codes of edits and of filters [rows, n], temperatures by where they stand, and modes."""
     rows = len(columns)
-    edits, filters = np.full((rows, len(EDITS) + 1), END), np.full((rows, len(FILTERS) + 1), END)
-    early, late = np.ones(rows, np.float32), np.ones(rows, np.float32)
+    edits, filters = np.full((rows, len(EDITS) + 2), END), np.full((rows, len(FILTERS) + 1), END)
+    within, early, late = np.ones((3, rows), np.float32)
     modes = np.full(rows, layout.GREEDY.value)
     for row in np.flatnonzero(supported(columns)).tolist():
         before, after = _stages(columns, row)
         edits[row, : len(before)] = before
+        if TEMPERATURE in before:
+            within[row] = columns.temperature[row]
         if GREEDY in after:
             continue
         if TEMPERATURE in after:
@@ -497,4 +500,5 @@ def _programs(columns: Columns) -> tuple[NDArray[Any], ...]:
             after.remove(TEMPERATURE)
         filters[row, : len(after)] = after
         modes[row] = layout.FILTERED.value if len(after) > 1 else layout.UNFILTERED.value
-    return edits, filters, early, late, modes
+    temperatures = {"edit_temperature": within, "temperature": early, "late_temperature": late}
+    return edits, filters, temperatures, modes

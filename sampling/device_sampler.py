@@ -65,7 +65,7 @@ class DeviceSampler:
         if not runs_on(self._device):
             return f"kernels run on a GPU, not on {self._device}"
         if not kernels.supported(self._columns).all():
-            return "kernels know neither `typical` nor a temperature between edits or between filters"
+            return "kernels know neither `typical` nor a temperature between filters"
         return None
 
     def start(self, request: Request, grammars: Sequence[int]) -> DeviceState:

@@ -110,8 +110,8 @@ class Sampler:
         on_empty, on_nan, on_infinite: policies.
         backend: which implementation draws: "triton", "cpu" or "reference", which all give the same bits.
             Without, it is "triton" for logits on a GPU, and "cpu" for all others and for what kernels do not
-            know, `typical` and a temperature between edits or between filters: for those, logits come to the
-            host, and are waited for.
+            know: `typical`, and a temperature between filters. For those, logits come to the host, and are
+            waited for.
 
     Attributes:
         backend: what draws on the host.

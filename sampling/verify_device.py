@@ -121,10 +121,10 @@ def launch(target: Side, drafter: Side | None, chains: Chains) -> Verified:
     room, its_room = target.workspace, other.workspace
     masses = torch.empty(rows, 1 if drafter is None else its_room.width, dtype=torch.int64, device=where)
     verify[(rows,)](
-        *_read(target), target.settings.real, target.inputs.slots, *_edits(room),
+        *_read(target), target.settings.real, target.inputs.slots, *device.edits_of(room),
         room.best, room.best_token, room.flags, room.programs,
         weighed.lasts, weighed.sums, weighed.weights, weighed.logprobs, weighed.likeliest,
-        *_read(other), other.settings.real, other.inputs.slots, *_edits(its_room),
+        *_read(other), other.settings.real, other.inputs.slots, *device.edits_of(its_room),
         its_room.best, its_room.best_token, its_room.flags, its_room.programs,
         theirs.lasts, theirs.sums, theirs.weights,
         chains.tokens, nodes, chains.methods, chains.coins,
@@ -187,7 +187,7 @@ def _weigh(side: Side, asked: Tensor) -> Weights:
     found = Weights(*map(empty, (torch.int64, torch.int64, torch.int64, torch.float32, torch.int64)))
     weigh[(places,)](
         *_read(side), side.settings.whole, side.settings.real, side.settings.filters,
-        side.settings.filters.shape[1], side.inputs.slots, *_edits(room),
+        side.settings.filters.shape[1], side.inputs.slots, *device.edits_of(room),
         room.best, room.best_token, room.flags, room.bins, room.peaks, room.peaks_size,
         room.totals, room.programs, room.blocks, room.candidates, room.room, asked,
         found.lasts, found.sums, found.weights, found.logprobs, found.likeliest,
@@ -198,10 +198,3 @@ def _weigh(side: Side, asked: Tensor) -> Weights:
 
 def _read(side: Side) -> tuple[Any, ...]:
     return side.logits, *side.logits.stride(), side.logits.shape[1]
-
-
-def _edits(room: device.Workspace) -> tuple[Any, ...]:
-    return (
-        *(room.plain, room.words, room.masked),
-        *(room.edited, room.edited_values, room.edited_count, room.capacity),
-    )

@@ -198,6 +198,16 @@ HISTORIES = [
     {"frequency_penalty": 2.0, "penalty_window": 250, "order": "hf", "min_tokens": 2**31},
     {"frequency_penalty": 3e38, "order": "sglang", "logit_bias": {2: -np.inf, 3: 50.0}},
     {"repetition_penalty": 2.0, "frequency_penalty": 0.1, "penalty_window": 3, "min_tokens": 9},
+    {
+        "temperature": 0.7,
+        "frequency_penalty": 0.3,
+        "logit_bias": {2: 3.0, 200: 1.0},
+        "order": ("frequency_penalty", "temperature", "logit_bias", "top_k", "top_p"),
+        "top_k": 50,
+        "top_p": 0.9,
+    },
+    {"temperature": 1e-3, "bad_words": ((3,),), "order": ("temperature", "bad_words", "min_p")},
+    {"temperature": 0.0, "logit_bias": {2: 3.0}, "order": ("temperature", "logit_bias", "top_k")},
 ]
 
 
@@ -277,6 +287,10 @@ def test_a_sampler_on_the_device_is_the_one_on_the_host(counts: bool) -> None:
     [
         {"on_empty": "mend", "on_nan": "mend", "on_infinite": "mend"},
         {"on_empty": 3, "on_nan": "mend", "on_infinite": "flag"},
+        {
+            **{"on_empty": "mend", "on_nan": "mend", "on_infinite": "mend"},
+            "order": ("temperature", "logit_bias", "top_p"),
+        },
     ],
     ids=str,
 )
@@ -297,7 +311,11 @@ def test_flagged_rows_are_settled_on_the_device(policies: dict[str, Any]) -> Non
     rows = len(logits)
     allowed = AllowedTokens([[0, 1, 3, 5], [1, 3], None, [1, 2], [3], [2, 3], None, None])
     ours, theirs = samplers(
-        allowed, TopP(0.8), LogitBias({1: 0.5}), Temperature([1.0] * 7 + [0.0]), **policies
+        allowed,
+        TopP(0.8),
+        LogitBias({1: 0.5}),
+        Temperature([1.0, 0.5, 2.0, 3.0, 1.0, 0.5, 1.0, 0.0]),
+        **policies,
     )
     # A state of the host is drawn from as well.
     state = theirs.start(rows, seed=1)

@@ -21,6 +21,7 @@ from sortition.sampling.kernels.layout import (
     BIAS_BEGIN,
     BIAS_END,
     BINS,
+    EDIT_TEMPERATURE,
     FREQUENCY_PENALTY,
     FREQUENCY_SEES_PROMPT,
     MIN_TOKENS,
@@ -44,11 +45,12 @@ from sortition.sampling.kernels.layout import (
     STAGE_MIN_TOKENS,
     STAGE_PRESENCE_PENALTY,
     STAGE_REPETITION_PENALTY,
+    STAGE_TEMPERATURE,
     WHOLE,
     WITHOUT_EDITS,
 )
 from sortition.sampling.kernels.numerics import OUT, counted
-from sortition.sampling.kernels.rows import treated, treatment_of
+from sortition.sampling.kernels.rows import divided, treated, treatment_of
 
 MARK = tl.constexpr(0)
 """Put tokens into the bitmap of the list."""
@@ -73,7 +75,7 @@ def edit(
     history, history_size, lengths, prompt_lengths, drafts, local, end_tokens, end_tokens_size,
     bias_tokens, bias_values, phrase_spans, phrase_tokens,
     touched, places, biases, outs, in_prompt, in_output,
-    plain, words, masked, edited, edited_values, edited_count, capacity, bins,
+    plain, words, masked, divisors, edited, edited_values, edited_count, capacity, bins,
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows).
@@ -111,12 +113,15 @@ def edit(
     stage = 0
     code = tl.load(program)
     while code != STAGE_END:
-        names |= (code != STAGE_GRAMMAR) & (code != STAGE_ALLOWED_TOKENS)
+        names |= (code != STAGE_GRAMMAR) & (code != STAGE_ALLOWED_TOKENS) & (code != STAGE_TEMPERATURE)
         penalises |= code == STAGE_REPETITION_PENALTY
         penalises |= (code == STAGE_PRESENCE_PENALTY) | (code == STAGE_FREQUENCY_PENALTY)
         stage += 1
         code = tl.load(program + stage)
 
+    divisor = tl.load(real + slot * REAL + EDIT_TEMPERATURE).to(tl.float32)
+    divisor = tl.where((treatment & AS_LIKELY) != 0, 1.0, divisor)
+    tl.store(divisors + row, divisor)
     edits = (treatment & (WITHOUT_EDITS | AS_LIKELY)) == 0
     names &= edits
     allowed_row = tl.where(edits, tl.load(settings + ALLOWED), -1)
@@ -190,6 +195,8 @@ def edit(
                     value = tl.where(((out & END_TOKEN) != 0) & early, OUT, value)
                 elif code == STAGE_LOGIT_BIAS:
                     value = tl.where(bias == OUT, OUT, value + bias)
+                elif code == STAGE_TEMPERATURE:
+                    value = divided(value, divisor)
                 else:
                     value = penalised(code, value, prompt, output, settings, real + slot * REAL)
                 stage += 1

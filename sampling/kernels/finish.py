@@ -64,6 +64,7 @@ from sortition.sampling.kernels.rows import (
     best_of,
     better_of,
     chunks_of,
+    divided,
     row_of,
     tile_of,
     top_of,
@@ -94,7 +95,7 @@ ROUNDER_BITS = tl.constexpr(0x4338000000000000)
 def finish(
     logits, row_stride, stride, width, treatments,
     whole, real, filters, filters_size, slots, seeds, positions, stream,
-    plain, words, masked, edited, edited_values, edited_count, capacity,
+    plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
     best, best_token, flags,
     bins, peaks, peaks_size,
     totals, weighted, counts, scores, score_tokens, programs,
@@ -145,7 +146,7 @@ def finish(
     else:
         row = row_of(
             at, logits, row_stride, stride, width,
-            plain, words, masked, edited, edited_values, edited_count, capacity, treatment,
+            plain, words, masked, divisors, edited, edited_values, edited_count, capacity, treatment,
         )  # fmt: skip
         top = unordered(top_key)
         temperature = temperature_of(reals + TEMPERATURE, treatment)
@@ -253,7 +254,7 @@ def bound(settings, reals, program, row_bins, total):
 def collect(source, reach, row_peaks, peaks_size, row_blocks, BLOCK: tl.constexpr):
     """Make a list of the tokens in the bins up to one, reading only where there are some."""
     row, top, temperature, candidates, _ = source
-    logits, stride, width, plain, masked, _, _, _, treatment = row
+    logits, stride, width, plain, masked, divisor, _, _, _, treatment = row
     near = tl.zeros([], tl.int32)
     for first in range(0, peaks_size, BLOCK):
         at = first + tl.arange(0, BLOCK)
@@ -271,7 +272,7 @@ def collect(source, reach, row_peaks, peaks_size, row_blocks, BLOCK: tl.constexp
         tokens = block * PEAK + tl.arange(0, BLOCK) % PEAK
         inside = (at < near) & (tokens < width)
         values = tl.load(logits + tokens.to(tl.int64) * stride, mask=inside, other=OUT).to(tl.float32)
-        values = tl.where(inside, treated(values, treatment), OUT)
+        values = tl.where(inside, divided(treated(values, treatment), divisor), OUT)
         if masked != 0:
             word = tl.load(plain + (tokens >> 5), mask=inside, other=0)
             values = tl.where(((word >> (tokens & 31)) & 1) != 0, values, OUT)

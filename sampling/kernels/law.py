@@ -24,7 +24,7 @@ from sortition.sampling.kernels.select import mode_of, temperature_of
 @triton.jit(do_not_specialize=["capacity"])
 def law(
     logits, row_stride, stride, width, treatments, whole, real, slots,
-    plain, words, masked, edited, edited_values, edited_count, capacity, touched,
+    plain, words, masked, divisors, edited, edited_values, edited_count, capacity, touched,
     best, best_token, flags, lasts, sums,
     distances, log_totals,
     PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
@@ -52,7 +52,7 @@ def law(
     last = tl.load(lasts + at)
     row = row_of(
         at, logits, row_stride, stride, width,
-        plain, words, masked, edited, edited_values, edited_count, capacity, treatment,
+        plain, words, masked, divisors, edited, edited_values, edited_count, capacity, treatment,
     )  # fmt: skip
     chunks, all_chunks = chunks_of(row, BLOCK)
     for chunk in range(program, tl.where(program < chunks, program + 1, all_chunks)):

@@ -33,6 +33,7 @@ WHOLE_NAMES = (
 lists of allowed tokens is the row's, -1 for none."""
 
 REAL_NAMES = (
+    "edit_temperature",
     "temperature",
     "late_temperature",
     "top_p",
@@ -45,7 +46,7 @@ REAL_NAMES = (
     "presence_penalty",
     "frequency_penalty",
 )
-"""Columns of `real`: as in `Columns`, but for the temperature before the filters and that after them."""
+"""Columns of `real`: as in `Columns`, but for temperatures among edits, before filters and after them."""
 
 WHOLE = tl.constexpr(len(WHOLE_NAMES))
 MODE = tl.constexpr(WHOLE_NAMES.index("mode"))
@@ -68,6 +69,7 @@ PHRASES_END = tl.constexpr(WHOLE_NAMES.index("phrases_end"))
 ALLOWED = tl.constexpr(WHOLE_NAMES.index("allowed"))
 
 REAL = tl.constexpr(len(REAL_NAMES))
+EDIT_TEMPERATURE = tl.constexpr(REAL_NAMES.index("edit_temperature"))
 TEMPERATURE = tl.constexpr(REAL_NAMES.index("temperature"))
 LATE_TEMPERATURE = tl.constexpr(REAL_NAMES.index("late_temperature"))
 TOP_P = tl.constexpr(REAL_NAMES.index("top_p"))
@@ -96,6 +98,7 @@ STAGE_LOGIT_BIAS = tl.constexpr(CODES["logit_bias"])
 STAGE_REPETITION_PENALTY = tl.constexpr(CODES["repetition_penalty"])
 STAGE_PRESENCE_PENALTY = tl.constexpr(CODES["presence_penalty"])
 STAGE_FREQUENCY_PENALTY = tl.constexpr(CODES["frequency_penalty"])
+STAGE_TEMPERATURE = tl.constexpr(CODES["temperature"])
 STAGE_TOP_N_SIGMA = tl.constexpr(CODES["top_n_sigma"])
 STAGE_TOP_K = tl.constexpr(CODES["top_k"])
 STAGE_TOP_P = tl.constexpr(CODES["top_p"])

@@ -7,6 +7,7 @@ A row is a tuple of what belongs to it alone:
     width       how many there are
     plain       int32 words, a bit for each token that is eligible and not edited
     masked      whether `plain` has to be looked at; without, all tokens are eligible
+    divisor     by which logits are divided that are not edited one by one; 1 for a temperature elsewhere
     edited      int32, the tokens that edits have changed, each once
     values      float32, their logits afterwards
     count       how many
@@ -34,7 +35,8 @@ FLAG_INFINITE = tl.constexpr(4)
 
 @triton.jit
 def row_of(
-    row, logits, row_stride, stride, width, plain, words, masked, edited, values, counts, capacity, treatment
+    row, logits, row_stride, stride, width,
+    plain, words, masked, divisors, edited, values, counts, capacity, treatment,
 ):  # fmt: skip
     """The tuple of one row of a batch."""
     wide = row.to(tl.int64)
@@ -44,6 +46,7 @@ def row_of(
         width,
         plain + wide * words,
         tl.load(masked + row),
+        tl.load(divisors + row),
         edited + wide * capacity,
         values + wide * capacity,
         tl.load(counts + row),
@@ -77,9 +80,17 @@ def treated(values, treatment):
 
 
 @triton.jit
+def divided(values, divisor):
+    """Logits after a temperature that stands among the edits."""
+    if divisor != 1.0:
+        values = tl.div_rn(values, divisor)
+    return values
+
+
+@triton.jit
 def chunks_of(row, BLOCK: tl.constexpr):
     """How many tiles a row has, without and with those of edited tokens."""
-    _, _, width, _, _, _, _, count, _ = row
+    _, _, width, _, _, _, _, _, count, _ = row
     plain = tl.cdiv(width, BLOCK)
     return plain, plain + tl.cdiv(count, BLOCK)
 
@@ -90,13 +101,13 @@ def tile_of(row, chunk, BLOCK: tl.constexpr):
 
     A zero has no sign.
     """
-    logits, stride, width, plain, masked, edited, edited_values, count, treatment = row
+    logits, stride, width, plain, masked, divisor, edited, edited_values, count, treatment = row
     chunks = tl.cdiv(width, BLOCK)
     if chunk < chunks:
         tokens = chunk * BLOCK + tl.arange(0, BLOCK)
         inside = tokens < width
         values = tl.load(logits + tokens.to(tl.int64) * stride, mask=inside, other=OUT).to(tl.float32)
-        values = tl.where(inside, treated(values, treatment), OUT)
+        values = tl.where(inside, divided(treated(values, treatment), divisor), OUT)
         if masked != 0:
             word = tl.load(plain + (tokens >> 5), mask=inside, other=0)
             values = tl.where(((word >> (tokens & 31)) & 1) != 0, values, OUT)

@@ -26,7 +26,7 @@ from sortition.sampling.kernels.rows import (
 @triton.jit(do_not_specialize=["capacity"])
 def scan(
     logits, row_stride, stride, width, treatments,
-    plain, words, masked, edited, edited_values, edited_count, capacity,
+    plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
     best, best_token, flags,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -45,7 +45,7 @@ def scan(
         return
     row = row_of(
         at, logits, row_stride, stride, width,
-        plain, words, masked, edited, edited_values, edited_count, capacity, treatment,
+        plain, words, masked, divisors, edited, edited_values, edited_count, capacity, treatment,
     )  # fmt: skip
     chunks, all_chunks = chunks_of(row, BLOCK)
     key = tl.full([], OUT_KEY, tl.int32)

@@ -51,7 +51,7 @@ from sortition.sampling.kernels.rows import (
 def select(
     logits, row_stride, stride, width, treatments,
     whole, real, slots, seeds, positions, stream,
-    plain, words, masked, edited, edited_values, edited_count, capacity,
+    plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
     best, best_token, flags,
     bins, peaks, peaks_size,
     totals, weighted, counts, scores, score_tokens,
@@ -81,7 +81,7 @@ def select(
     if (mode != GREEDY) & (wrong == 0):
         row = row_of(
             at, logits, row_stride, stride, width,
-            plain, words, masked, edited, edited_values, edited_count, capacity, treatment,
+            plain, words, masked, divisors, edited, edited_values, edited_count, capacity, treatment,
         )  # fmt: skip
         top = unordered(top_key)
         temperature = temperature_of(real + slot * REAL + TEMPERATURE, treatment)

@@ -73,7 +73,7 @@ COIN_UNIT = tl.constexpr(2.0**-52)
 def weigh(
     logits, row_stride, stride, width,
     whole, real, filters, filters_size, slots,
-    plain, words, masked, edited, edited_values, edited_count, capacity,
+    plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
     best, best_token, flags,
     bins, peaks, peaks_size, totals, programs,
     blocks, candidates, room,
@@ -106,7 +106,8 @@ def weigh(
         temperature, late_temperature = temperatures_of(reals)
         row = row_of(
             at, logits, row_stride, stride, width,
-            plain, words, masked, edited, edited_values, edited_count, capacity, tl.zeros([], tl.int32),
+            plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
+            tl.zeros([], tl.int32),
         )  # fmt: skip
         if mode == GREEDY:
             last = rank_of(tl.zeros([], tl.float32), first)
@@ -140,10 +141,10 @@ def weigh(
 @triton.jit(do_not_specialize=["capacity", "drafts_capacity", "stream"])
 def verify(
     logits, row_stride, stride, width, real, slots,
-    plain, words, masked, edited, edited_values, edited_count, capacity,
+    plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
     best, best_token, flags, programs, lasts, sums, weights, logprobs, likeliest,
     drafts_logits, drafts_row_stride, drafts_stride, drafts_width, drafts_real, drafts_slots,
-    drafts_plain, drafts_words, drafts_masked,
+    drafts_plain, drafts_words, drafts_masked, drafts_divisors,
     drafts_edited, drafts_edited_values, drafts_edited_count, drafts_capacity,
     drafts_best, drafts_best_token, drafts_flags, drafts_programs, drafts_lasts, drafts_sums, drafts_weights,
     tokens, nodes, methods, coins, seeds, positions, stream,
@@ -216,7 +217,8 @@ def verify(
         key, _, _ = top_of(place, best, best_token, flags, programs, PROGRAMS)
         row = row_of(
             place, logits, row_stride, stride, width,
-            plain, words, masked, edited, edited_values, edited_count, capacity, tl.zeros([], tl.int32),
+            plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
+            tl.zeros([], tl.int32),
         )  # fmt: skip
         slot = tl.load(slots + place)
         temperature, late_temperature = temperatures_of(real + slot * REAL)
@@ -232,7 +234,7 @@ def verify(
             )
             its_row = row_of(
                 its, drafts_logits, drafts_row_stride, drafts_stride, drafts_width,
-                drafts_plain, drafts_words, drafts_masked,
+                drafts_plain, drafts_words, drafts_masked, drafts_divisors,
                 drafts_edited, drafts_edited_values, drafts_edited_count, drafts_capacity,
                 tl.zeros([], tl.int32),
             )  # fmt: skip
@@ -275,7 +277,7 @@ def end_of(source, last, late_temperature, BLOCK: tl.constexpr):
 @triton.jit
 def place_of(row, asked, top, temperature, BLOCK: tl.constexpr):
     """The rank of a token, which is beyond `LAST` where it is not eligible, and its d."""
-    _, _, width, _, _, _, _, _, _ = row
+    _, _, width, _, _, _, _, _, _, _ = row
     plain, chunks = chunks_of(row, BLOCK)
     token = tl.where((asked >= 0) & (asked < width), asked, 0).to(tl.int32)
     tokens, values, eligible = tile_of(row, token // BLOCK, BLOCK)
