@@ -181,7 +181,9 @@ def test_a_bug_is_told_from_floats() -> None:
     probe = findings()
     assert wording.nature(probe).startswith("no: floating-point")
     assert wording.nature(changed(probe, cause="model", conclusion="suspected")).startswith("most likely not")
+    assert wording.badge(probe) == "THE BATCH CHANGES THE OUTPUT"
     corrupt = changed(probe, cause="corruption", conclusion="suspected corruption")
+    assert wording.badge(corrupt) == "SUSPECTED CORRUPTION"
     assert wording.nature(corrupt).startswith("suspected")
     assert wording.nature(changed(probe, cause="sampler")).startswith("yes")
     assert wording.nature(changed(probe, cause="unknown", conclusion="not found")).startswith("not known")

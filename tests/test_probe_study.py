@@ -234,6 +234,36 @@ def test_the_same_bits_have_no_boundary() -> None:
     assert found.boundaries == ()
 
 
+def test_a_target_that_fails_is_given_up() -> None:
+    """Not asked for each condition anew: a server that is gone lets everybody wait."""
+
+    class Gone(TransformersTarget):
+        def run(
+            self,
+            prompts: Sequence[Prompt],
+            condition: Condition,
+            steps: int,
+            forced: Sequence[Sequence[int]] | None = None,
+        ) -> Outcome:
+            if condition.name.startswith("batch"):
+                raise ConnectionError("no answer")
+            return super().run(prompts, condition, steps, forced)
+
+    target = Gone(planted.invariant(planted.llama(0)), planted.Numbers())
+    names = ("rerun", "batch_size 2", "logprobs 9", "batch_size 3", "padding 2", "batch_size 4")
+    found = study(target, planted.prompts(0), [parse(name) for name in names], Options(steps=2))
+    assert [each.status for each in found.tested] == [
+        "exercised",
+        "error",
+        "not exercised",
+        "error",
+        "not run",
+        "not run",
+    ]
+    assert found.tested[-1].evidence == "the target fails"
+    assert found.verdict.answer == "error"
+
+
 def test_a_remedy_waits_for_an_ill() -> None:
     names = ("padding 2", "padding 2, given attention eager")
     conditions = [parse(name) for name in names]

@@ -28,6 +28,9 @@ Progress = Callable[[str, int, int], None]
 CONDITIONS: Final = 0.65
 """Share of the time after which no condition is begun, so that causes have some as well."""
 
+FAILURES: Final = 2
+"""Errors in a row after which a target is given up: a server that is gone lets everybody wait, each time."""
+
 
 def study(
     target: Target,
@@ -127,16 +130,14 @@ def _tested(
     progress: Progress,
 ) -> list[Tested]:
     """All conditions, those that were done before from the ledger, as long as there is time."""
-    share = CONDITIONS if options.attribute else 1.0
     tested: list[Tested] = []
     for done, condition in enumerate(conditions, start=1):
         known = ledger.get(condition.name)
+        why_not = _why_not(condition, tested, options, deadline)
         if known is not None:
             tested.append(known)
-        elif not options.asked and _nothing_to_mend(condition, tested):
-            tested.append(untested(condition, "there is nothing to mend: it changes nothing without that"))
-        elif deadline.passed(share):
-            tested.append(untested(condition, deadline.reason))
+        elif why_not:
+            tested.append(untested(condition, why_not))
         else:
             progress(condition.name, done, len(conditions) + 1)
             with deadline.minding():
@@ -145,6 +146,16 @@ def _tested(
             if deadline.reason == INTERRUPTED:
                 tested[done - 1 :] = [untested(condition, deadline.reason)]
     return tested
+
+
+def _why_not(condition: Condition, tested: Sequence[Tested], options: Options, deadline: Deadline) -> str:
+    """Why a condition is not run after those that were; "" if it is."""
+    if not options.asked and _nothing_to_mend(condition, tested):
+        return "there is nothing to mend: it changes nothing without that"
+    latest = [each.status for each in tested if each.status in ("exercised", "error")][-FAILURES:]
+    if latest == ["error"] * FAILURES:
+        return "the target fails"
+    return deadline.reason if deadline.passed(CONDITIONS if options.attribute else 1.0) else ""
 
 
 def _nothing_to_mend(condition: Condition, tested: Sequence[Tested]) -> bool:

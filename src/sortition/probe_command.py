@@ -167,7 +167,7 @@ def probe(
 
             terminal.show(findings, Console())
         _write(findings, output, page, junit, repro)
-    except InputError as problem:
+    except (InputError, ConnectionError) as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(FAULT) from None
     except KeyboardInterrupt:

@@ -13,8 +13,8 @@ from sortition.benchmarks.printable import escape
 from sortition.benchmarks.probe.findings import Agreement, Attribution, Completions, Findings, Tested
 from sortition.benchmarks.probe.report import figures
 from sortition.benchmarks.probe.report.wording import (
-    VERDICTS,
     answers,
+    badge,
     first_difference,
     greatest,
     percent,
@@ -84,7 +84,7 @@ def _cards(findings: Findings) -> Iterator[str]:
         wide=True,
     )
     if findings.agreement is not None:
-        yield card("In the measures of the literature", _measures(findings, findings.agreement))
+        yield card("In the measures of the literature", _measures(findings, findings.agreement), wide=True)
     yield card("How it was run", table(("option", "value"), _pairs(findings.options)))
 
 
@@ -100,7 +100,7 @@ def _verdict(findings: Findings) -> str:
     reasons = "".join(f"<p>{escape(reason)}</p>" for reason in verdict.reasons)
     return (
         f'<section class="wide verdict {verdict.answer}">\n'
-        f"<h2><small>{VERDICTS[verdict.answer]}</small>{escape(verdict.headline)}</h2>\n"
+        f"<h2><small>{badge(findings)}</small>{escape(verdict.headline)}</h2>\n"
         f'<dl>{rows}</dl>\n<div class="note">{reasons}</div>\n</section>\n'
     )
 

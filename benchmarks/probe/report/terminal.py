@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sortition.benchmarks.printable import printable
 from sortition.benchmarks.probe.findings import Answer, Findings
-from sortition.benchmarks.probe.report.wording import VERDICTS, answers, greatest, not_run, same
+from sortition.benchmarks.probe.report.wording import answers, badge, greatest, not_run, same
 
 COLOURS: Final[dict[Answer, str]] = {
     "within": "green",
@@ -23,7 +23,7 @@ COLOURS: Final[dict[Answer, str]] = {
 def show(findings: Findings, console: Console) -> None:
     """Print what was found: verdict, answers, a line for each condition."""
     verdict = findings.verdict
-    console.print(Text(f" {VERDICTS[verdict.answer]} ", f"bold reverse {COLOURS[verdict.answer]}"))
+    console.print(Text(f" {badge(findings)} ", f"bold reverse {COLOURS[verdict.answer]}"))
     console.print(_text(verdict.headline, "bold"))
     grid = Grid(show_header=False, box=None, padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)

@@ -13,8 +13,17 @@ VERDICTS: Final[dict[Answer, str]] = {
     "error": "THE PROBE FAILED",
 }
 
+CORRUPTION: Final = "SUSPECTED CORRUPTION"
+
 NOISE: Final = frozenset({"operation", "model", "ties"})
 """Causes that are arithmetic in another order, and what follows from it."""
+
+
+def badge(findings: Findings) -> str:
+    """The verdict in capitals."""
+    if any(each.conclusion == "suspected corruption" for each in findings.attributions):
+        return CORRUPTION
+    return VERDICTS[findings.verdict.answer]
 
 
 def answers(findings: Findings) -> list[tuple[str, str]]:
