@@ -137,6 +137,7 @@ def test_an_interrupted_probe_keeps_its_results(folder: Path, tmp_path: Path) ->
         (("--dtype", "int8"), "--dtype is bfloat16, float16, float32, not 'int8'"),
         (("--prompts", "no/such/file"), "cannot read no/such/file: No such file"),
         (("--output", "no/such/folder/probe.json"), "there is no folder no/such/folder"),
+        (("--output", "/proc/probe.json"), "cannot write /proc/probe.json: "),
         (("--page", "."), "cannot write .: it is a folder"),
         (("--steps", "0"), "Invalid value for '--steps'"),
         (("--nonsense",), "No such option: --nonsense"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import sortition as so
-from sortition.benchmarks.probe import deadline, measures
+from sortition.benchmarks.probe import deadline, measures, sampler_target
 from sortition.benchmarks.probe.agreement import agreement
 from sortition.benchmarks.probe.conditions import AXES, condition, counts, parse, plan
 from sortition.benchmarks.probe.deadline import Deadline
@@ -337,6 +337,27 @@ def test_our_own_sampler_passes() -> None:
     assert found.verdict.headline == "No difference: 7 conditions gave the same bits."
     # Not because there is nothing to tell apart: texts differ from each other.
     assert len({each.completion for each in found.references}) > 12
+
+
+def test_our_own_sampler_has_no_such_batch() -> None:
+    target = SamplerTarget.default(texts=4)
+    found = study(target, target.prompts(), [parse("batch_size 9")], Options(steps=2, asked=True))
+    assert (found.tested[0].status, found.tested[0].evidence) == ("not exercised", "batches of 4 rows")
+
+
+@pytest.mark.slow
+def test_our_own_sampler_and_grammar_pass_at_ten_thousand_rows() -> None:
+    target = SamplerTarget.default()
+    options = Options(steps=sampler_target.STEPS, require="bitwise", block=sampler_target.TEXTS)
+    found = study(target, target.prompts(), sampler_plan(), options)
+    assert sum(len(each.tokens) for each in found.references) >= 10_000
+    tried = [each.varies["batch_size"] for each in found.tested if each.kind == "batch_size"]
+    assert (min(tried), max(tried)) == (1, 512)
+    assert {(each.status, len(each.comparisons)) for each in found.tested} == {("exercised", 512)}
+    assert found.verdict.answer == "within"
+    assert found.verdict.headline == "No difference: 12 conditions gave the same bits."
+    # Texts, each under its own seed, are not copies of each other.
+    assert len({each.completion for each in found.references}) > 500
 
 
 def test_one_line_for_a_test() -> None:

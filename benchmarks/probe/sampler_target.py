@@ -99,7 +99,8 @@ class SamplerTarget:
                 runs[at] = run
         seconds = time.process_time() - begun
         evidence = Evidence(
-            True, f"batches of {size} rows" + (", in reverse" if "position" in settings else "")
+            settings.get("batch_size", size) == size,
+            f"batches of {size} rows" + (", in reverse" if "position" in settings else ""),
         )
         return Outcome(tuple(run for run in runs if run is not None), evidence, seconds)
 

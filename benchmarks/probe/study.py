@@ -95,6 +95,7 @@ def study(
     answered = None if measured is None else measured.tar_answers
     if not deadline.reason:
         ledger.close()
+    progress("done", len(conditions) + 1, len(conditions) + 1)
     return Findings(
         schema=SCHEMA,
         target=target.name,

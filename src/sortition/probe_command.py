@@ -156,7 +156,7 @@ def probe(
                 asked,
                 conditions,
                 options,
-                kept=None if output is None else output.with_name(output.name + ".partial"),
+                kept=probe_inputs.kept_beside(output),
                 progress=progress,
                 parser=parser,
                 answers=right,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -210,11 +209,22 @@ def _lines(file: Path) -> list[str]:
 
 
 def check_writable(path: Path) -> None:
-    """Raises InputError, before hours of work, if a file could not be written after them."""
-    folder = path.parent
+    """Raises InputError, before all the work, if a file could not be written after it."""
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder")
-    if not folder.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {folder}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise InputError(f"cannot write {path}: permission denied")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+    new = not path.exists()
+    try:
+        path.open("a").close()
+        if new:
+            path.unlink()
+    except OSError as problem:
+        raise InputError(f"cannot write {path}: {problem.strerror}") from None
+
+
+def kept_beside(output: Path | None) -> Path | None:
+    """The file for results of a probe that ends early; none for what is no file, such as /dev/stdout."""
+    if output is None or (output.exists() and not output.is_file()):
+        return None
+    return output.with_name(output.name + ".partial")
