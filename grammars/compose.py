@@ -77,10 +77,14 @@ class Composition:
 
     Attributes:
         map_of_token: int32 [vocabulary], `DEAD` for a token that is accepted nowhere.
-        start: int64 [maps + 1], where each map's elements begin.
-        elements: int32 [3, elements]: source state (ascending within a map), target, effect. Effect >= 0 is
-            the number of the pushed string, and target the state; effect < 0 is ``~(guard * endings +
-            ending)`` of the frame that was left, and target the map of the remainder, or `SELF`.
+        start: int64 [maps + 1], where each map's outcomes begin.
+        outcomes: int32 [2, outcomes]: target, effect. Effect >= 0 is the number of the pushed string, and
+            target the state; effect < 0 is ``~(guard * endings + ending)`` of the frame that was left, and
+            target the map of the remainder, or `SELF`.
+        grouping: int32 [maps], which of the groupings of states is each map's.
+        group_start: int64 [groupings + 1], where each grouping begins.
+        groups: int32 [2, states]: a state, ascending within a grouping, and which of the map's outcomes it
+            has. A state that counts comes once for each of its outcomes.
         identities: maps below this number change nothing; the first is defined everywhere, the others where
             some ending returns to.
         push_parent, push_site, push_count: int32 [strings]; a string of call sites is its parent with one
@@ -92,7 +96,10 @@ class Composition:
 
     map_of_token: Ints
     start: Wide
-    elements: Ints
+    outcomes: Ints
+    grouping: Ints
+    group_start: Wide
+    groups: Ints
     identities: int
     push_parent: Ints
     push_site: Ints
@@ -105,18 +112,27 @@ class Composition:
         empty: Flags = self.push_parent < 0
         return empty
 
+    def elements(self, number: int) -> Ints:
+        """One map, written out: int32 [3, elements], source state (ascending), target and effect."""
+        first, last = self.group_start[self.grouping[number] :][:2]
+        source, group = self.groups[:, first:last]
+        return np.vstack([source, self.outcomes[:, self.start[number] + group]])
 
-def compose(machine: Machine, trie: Trie, kind: type[Composer] | None = None) -> Composition:
-    """The map of every token, found by a kind of composer.
+
+def compose(machine: Machine, trie: Trie) -> Composition:
+    """The map of every token.
 
     Raises:
         TooLarge: the maps have more than `ELEMENT_BUDGET` elements.
     """
-    composer = (kind or Composer)(machine)
-    map_of_node = composer.walk(trie)
-    # Tokens without bytes have node -1, and are accepted nowhere.
-    map_of_node[-1] = DEAD
-    return composer.composition(map_of_node[trie.node_of_token])
+    composer = Composer(machine)
+    return composer.composition(composer.walk(trie))
+
+
+def check_elements(count: int) -> None:
+    """Raise `TooLarge` for more elements than the budget allows."""
+    if count > ELEMENT_BUDGET:
+        raise TooLarge(f"the tokens need a table of more than {ELEMENT_BUDGET:,} entries")
 
 
 class Composer:
@@ -204,11 +220,16 @@ class Composer:
     def composition(self, map_of_token: Ints) -> Composition:
         """All maps so far, as arrays."""
         start = self._start[: len(self) + 1].copy()
-        self._check(int(start[-1]))
+        check_elements(int(start[-1]))
+        sources, outcomes = self._elements[0, : start[-1]], self._elements[1:, : start[-1]]
+        within = np.arange(start[-1]) - np.repeat(start[:-1], np.diff(start))
         return Composition(
             map_of_token,
             start,
-            self._elements[:, : start[-1]].copy(),
+            outcomes.copy(),
+            np.arange(len(self), dtype=np.int32),
+            start,
+            np.stack([sources, within.astype(np.int32)]),
             self._identities,
             self._push_parent,
             self._push_site,
@@ -225,9 +246,9 @@ class Composer:
         return number
 
     def walk(self, trie: Trie) -> Ints:
-        """The maps of all nodes of a trie, and of the root, the identity, in one more place at the end."""
+        """The maps of all tokens of a trie."""
         map_of_node = np.full(len(trie.parent) + 1, DEAD, np.int32)
-        # There it is found by parent -1.
+        # The map of the root is found by parent -1.
         map_of_node[-1] = IDENTITY
         unit = self.byte_class[trie.byte]
         for level in trie.levels():
@@ -236,7 +257,10 @@ class Composer:
             if not live.size:
                 break
             map_of_node[level.start + live] = self.step(before[live], unit[level][live])
-        return map_of_node
+        # Tokens without bytes have node -1, and are accepted nowhere.
+        map_of_node[-1] = DEAD
+        found: Ints = map_of_node[trie.node_of_token]
+        return found
 
     def step(self, maps: NDArray[np.integer], units: Wide) -> Ints:
         """The maps of words that go on by one byte of these classes, `DEAD` where no state survives."""
@@ -339,15 +363,11 @@ class Composer:
             spare = (len(self._start) - 1) * self._columns - len(self._memo)
             self._memo = np.append(self._memo, np.full(spare, UNKNOWN, np.int32))
         used = self._start[self._count]
-        self._check(int(used))
+        check_elements(int(used))
         if used + elements > self._elements.shape[1]:
             grown = np.empty((3, 2 * (used + elements)), np.int32)
             grown[:, :used] = self._elements[:, :used]
             self._elements = grown
-
-    def _check(self, elements: int) -> None:
-        if elements > ELEMENT_BUDGET:
-            raise TooLarge(f"the tokens need a table of more than {ELEMENT_BUDGET:,} entries")
 
     def _read(self, began: Flags, target: Wide, effect: Wide, unit: Wide) -> tuple[Wide, Wide, Wide]:
         """Elements after one more byte: which each was, its target and its effect.

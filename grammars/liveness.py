@@ -61,9 +61,13 @@ class Frames:
     @staticmethod
     def of_bytes(machine: Machine) -> Frames:
         """Frames as bytes go through them."""
-        source, unit = places(machine.move >= 0)
-        moves = np.stack([source, machine.call[source, unit] + 1, machine.move[source, unit]])
-        edges = distinct(moves)
+        # Neighbouring classes often lead to the same place: the first of them is enough to sort.
+        differs = np.ones(machine.move.shape, np.bool_)
+        differs[:, 1:] = (machine.move[:, 1:] != machine.move[:, :-1]) | (
+            machine.call[:, 1:] != machine.call[:, :-1]
+        )
+        source, unit = places(differs & (machine.move >= 0))
+        edges = distinct(np.stack([source, machine.call[source, unit] + 1, machine.move[source, unit]]))
         edges[1] -= 1
         calls = edges[:, edges[1] >= 0]
         plain = edges[:, edges[1] < 0][::2]

@@ -29,12 +29,11 @@ from numpy.typing import NDArray
 
 from sortition.grammars import accelerate
 from sortition.grammars.compose import (
-    DEAD,
     NO_GUARD,
     NO_PUSH,
     SELF,
-    Composer,
     Composition,
+    check_elements,
     compose,
     spread,
 )
@@ -235,12 +234,13 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         Unsatisfiable: the vocabulary cannot spell any text of the language.
         TooLarge: a budget was exceeded.
     """
-    composition = compose(machine, vocabulary.trie, accelerate.best(Composer))
+    composition = accelerate.best(compose)(machine, vocabulary.trie)
     accelerate.LOOPS.start()
     classes, class_of_map, token_classes = accelerate.best(classes_of)(composition)
-    entries, actions, pushed, guards = _entries(
+    action_of_outcome, actions, pushed, guards = _actions(
         composition, classes, class_of_map, len(machine), len(machine.returns)
     )
+    entries = accelerate.best(entries_of)(composition, classes, action_of_outcome, len(machine))
     push_sites, push_count = pushed
     recursive = machine.depth is None
     depth_limit = RECURSIVE_DEPTH if machine.depth is None else machine.depth
@@ -266,29 +266,32 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         frames = Frames.of_bytes(machine)
         safe = np.ones(frames.states, np.bool_)
     height = np.zeros(len(actions.target), np.int64)
-    certain = (actions.effect >= 0)[entries.action]
+    unguarded = ((guards[:, :2] == (0, ENDLESS)).all(axis=1))[actions.guard]
+    certain = ((actions.effect >= 0) & unguarded).take(entries.action)
     if recursive:
         need, site_need = accelerate.best(room_needed)(frames, safe, depth_limit)
         if need[0] > depth_limit:
             raise TooLarge(f"every text of this grammar nests more than {depth_limit} deep")
         height = _heights(actions, push_sites, need, site_need)
         # Whoever reached a state made sure of what it needs itself; more has to be looked at.
-        plain = np.where(actions.effect == NO_PUSH, height, NEVER)
-        certain = plain[entries.action] <= need[entries.state]
+        plain = np.where((actions.effect == NO_PUSH) & unguarded, height, NEVER)
+        certain = plain.take(entries.action) <= need.take(entries.state)
     exits = accelerate.best(longest_exit)(entries, actions, machine.returns, depth_limit)
-    certain &= ((guards[:, :2] == (0, ENDLESS)).all(axis=1))[actions.guard][entries.action]
-    first, action, base, otherwise = _alternatives(entries, len(actions.target))
-    entries = _Entries(entries.state[first], entries.unit[first], action)
-    actions, height, certain = _Actions(*(column[base] for column in actions)), height[base], certain[first]
+    otherwise = np.full(len(actions.target), -1, np.int32)
+    if len(guards) > 1:
+        first, action, base, otherwise = _alternatives(entries, len(actions.target))
+        entries = Entries(entries.state[first], entries.unit[first], action)
+        actions, height = Actions(*(column[base] for column in actions)), height[base]
+        certain = certain[first]
 
     bounds = np.searchsorted(entries.state, np.arange(len(machine) + 1))
     row_of_state, survives, certain_bits = accelerate.best(rows_of)(
         bounds, entries.unit, certain, len(classes) + 1
     )
     counts = np.bitwise_count(survives).astype(np.int64)
-    open_question = ~certain & (entries.unit < token_classes)
-    maps = composition.map_of_token
-    token_class = np.where(maps == DEAD, 0, class_of_map[maps]).astype(np.int32)
+    open_question = np.flatnonzero(~certain & (entries.unit < token_classes))
+    # The map of tokens that are accepted nowhere, -1, finds class 0 in one more place at the end.
+    class_of_token_map = _narrow(np.append(class_of_map, 0).astype(np.int32), token_classes)
     return Table(
         vocabulary_size=vocabulary.size,
         vocabulary_digest=vocabulary.digest,
@@ -299,7 +302,7 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         recursive=recursive,
         longest_exit=exits,
         end_tokens=np.array(vocabulary.end_tokens, np.int32),
-        token_class=_narrow(token_class, token_classes),
+        token_class=class_of_token_map.take(composition.map_of_token, mode="wrap"),
         row_of_state=row_of_state,
         survives=survives,
         certain=certain_bits,
@@ -311,8 +314,8 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         action_guard=actions.guard,
         action_otherwise=otherwise,
         action_height=height.astype(np.int16),
-        conditional_start=np.append(0, np.cumsum(open_question))[bounds].astype(np.int32),
-        conditional=entries.unit[open_question],
+        conditional_start=np.searchsorted(open_question, bounds).astype(np.int32),
+        conditional=entries.unit.take(open_question),
         push_sites=push_sites,
         push_count=push_count,
         push_length=(push_sites >= 0).sum(axis=1, dtype=np.int32),
@@ -323,19 +326,19 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
     )
 
 
-class _Entries(NamedTuple):
+class Entries(NamedTuple):
     """Entries sorted by state and class, all int32; of several of one state and class, one guard holds."""
 
     state: Ints
     unit: Ints
     action: Ints
 
-    def only(self, kept: Flags) -> _Entries:
+    def only(self, kept: Flags) -> Entries:
         """Some of the entries."""
-        return _Entries(*(column[kept] for column in self))
+        return Entries(*(column[kept] for column in self))
 
 
-class _Actions(NamedTuple):
+class Actions(NamedTuple):
     """What entries may say, int32; see `Table`. The first are to stay in state 0, 1, ... and push nothing."""
 
     target: Ints
@@ -350,10 +353,7 @@ def _narrow(numbers: Ints, count: int) -> NDArray[np.uint16] | Ints:
 
 def lacks_bytes(machine: Machine, vocabulary: Vocabulary) -> bool:
     """Whether some byte that the machine reads is no token of its own, so that tokens may miss an end."""
-    trie = vocabulary.trie
-    single = np.zeros(256, np.bool_)
-    single[trie.byte[trie.node_of_token[_single_bytes(vocabulary)]]] = True
-    return bool((machine.spells & ~single).any())
+    return bool((machine.spells & ~vocabulary.trie.single).any())
 
 
 def _single_bytes(vocabulary: Vocabulary) -> Wide:
@@ -381,7 +381,7 @@ def classes_of(composition: Composition) -> tuple[Wide, Wide, int]:
         count += len(found)
         begin = composition.start[found]
         _, at = spread(begin, composition.start[found + 1] - begin)
-        target, effect = composition.elements[1].take(at), composition.elements[2].take(at)
+        target, effect = composition.outcomes[:, at]
         remainder = target[(effect < 0) & (target != SELF)]
         found = _in_order(remainder[class_of_map[remainder] == 0], maps)
         classes.append(found)
@@ -397,13 +397,16 @@ def _in_order(numbers: Ints, bound: int) -> Wide:
     return found[np.argsort(first[found])]
 
 
-def _entries(
+def _actions(
     composition: Composition, classes: Wide, class_of_map: Wide, states: int, endings: int
-) -> tuple[_Entries, _Actions, tuple[Ints, Ints], Ints]:
-    """The entries of all classes, what they may say, the strings that they push, and their guards."""
+) -> tuple[Ints, Actions, tuple[Ints, Ints], Ints]:
+    """What the outcomes of all classes say, what can be said, the strings that it pushes, and its guards.
+
+    The first are the actions of the outcomes of the first class, and so on.
+    """
     begin = composition.start[classes]
     owner, at = spread(begin, composition.start[classes + 1] - begin)
-    source, target, effect = (column.take(at) for column in composition.elements)
+    target, effect = (row.take(at) for row in composition.outcomes)
     other = np.flatnonzero(effect != NO_PUSH)
     unit, other_effect = owner[other] + 1, effect[other]
     leaves = other_effect < 0
@@ -416,23 +419,41 @@ def _entries(
     width = max(states, len(classes) + 1)
     height = endings + len(push_sites)
     keys, number = _ranked((guard * height + row) * width + np.where(leaves, left, target[other]))
-    actions = _Actions(
+    actions = Actions(
         np.append(np.arange(states), keys % width).astype(np.int32),
         np.append(np.zeros(states, np.int64), keys // width % height - endings).astype(np.int32),
         np.append(np.zeros(states, np.int64), keys // width // height).astype(np.int32),
     )
     action = target
     action[other] = states + number
+    return action, actions, (push_sites, push_count), guards
+
+
+def entries_of(composition: Composition, classes: Wide, action_of_outcome: Ints, states: int) -> Entries:
+    """The entries of all classes, given what their outcomes say, class by class.
+
+    Raises:
+        TooLarge: they are more than the budget allows.
+    """
+    grouping = composition.grouping[classes]
+    begin = composition.group_start[grouping]
+    sizes = composition.group_start[grouping + 1] - begin
+    check_elements(int(sizes.sum()))
+    owner, at = spread(begin, sizes)
+    outcomes = np.diff(composition.start)[classes]
+    source, group = composition.groups[:, at]
+    action = action_of_outcome[(np.cumsum(outcomes) - outcomes)[owner] + group]
     # Sorted by class already. A stable sort of 16-bit keys is a radix sort, many times as fast as any other.
     order = np.argsort(source.astype(np.uint16) if states <= 1 << 16 else source, kind="stable")
     units = (owner + 1).astype(np.int32)
-    entries = _Entries(source.take(order), units.take(order), action.take(order))
-    return entries, actions, (push_sites, push_count), guards
+    return Entries(source.take(order), units.take(order), action.take(order))
 
 
 def _guards(composition: Composition, used: Wide) -> tuple[Wide, Ints]:
     """Numbers of the used guards, and the guards [guards, 3]; the first is the one that always holds."""
-    numbers = np.unique(np.append(used, NO_GUARD))
+    is_used = np.zeros(composition.guards.shape[1], np.bool_)
+    is_used[used] = is_used[NO_GUARD] = True
+    numbers = np.flatnonzero(is_used)
     low, high, added = composition.guards[:, numbers]
     order = np.lexsort((added, -high, low))
     renumbered = np.zeros(composition.guards.shape[1], np.int64)
@@ -440,7 +461,7 @@ def _guards(composition: Composition, used: Wide) -> tuple[Wide, Ints]:
     return renumbered[used], np.ascontiguousarray(composition.guards[:, numbers[order]].T)
 
 
-def _alternatives(entries: _Entries, actions: int) -> tuple[Flags, Ints, Wide, Ints]:
+def _alternatives(entries: Entries, actions: int) -> tuple[Flags, Ints, Wide, Ints]:
     """Chain the actions of entries of one state and class: where one's guard fails, the next one counts.
 
     Returns which entries are the first ones, their actions, and of each action which one it is, apart from
@@ -517,8 +538,8 @@ def _strings(composition: Composition, used: NDArray[np.integer]) -> tuple[Wide,
 
 def _frames_of_tokens(
     machine: Machine,
-    entries: _Entries,
-    actions: _Actions,
+    entries: Entries,
+    actions: Actions,
     push_sites: Ints,
     token_classes: int,
     identities: Wide,
@@ -534,7 +555,7 @@ def _frames_of_tokens(
     return Frames.of_tokens(machine, state[stays], target[stays], effect[stays], ended, push_sites)
 
 
-def _heights(actions: _Actions, push_sites: Ints, need: Wide, site_need: Wide) -> Wide:
+def _heights(actions: Actions, push_sites: Ints, need: Wide, site_need: Wide) -> Wide:
     """How much room each action that stays has to find on top of its frame."""
     pushed = push_sites >= 0
     # A site with so many below it on the string needs room for what it returns to.
@@ -581,7 +602,7 @@ def words_of_rows(rows: int, classes: int) -> int:
     return words
 
 
-def longest_exit(entries: _Entries, actions: _Actions, returns: Ints, depth_limit: int) -> int:
+def longest_exit(entries: Entries, actions: Actions, returns: Ints, depth_limit: int) -> int:
     """The most frames that one token leaves: the longest chain of actions each applied to what it left."""
     leaving = np.flatnonzero(actions.effect < 0)
     if not leaving.size:

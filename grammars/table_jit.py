@@ -14,10 +14,10 @@ from numba import types
 from numpy.typing import NDArray
 
 from sortition.grammars import table
-from sortition.grammars.compose import SELF, Composition, Flags, Ints, Wide
+from sortition.grammars.compose import SELF, Composition, Flags, Ints, Wide, check_elements
 
 if TYPE_CHECKING:
-    from sortition.grammars.table import _Actions, _Entries
+    from sortition.grammars.table import Actions, Entries
 
 _FIRST: Final = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR: Final = np.uint64(0x9FB21C651E98DF25)
@@ -25,7 +25,7 @@ _SHIFT: Final = np.uint64(28)
 
 
 @numba.njit(cache=True, nogil=True)
-def _classes(map_of_token: Any, start: Any, elements: Any) -> Any:
+def _classes(map_of_token: Any, start: Any, outcomes: Any) -> Any:
     """`table.classes_of`."""
     classes = np.empty(len(start), np.int64)
     class_of_map = np.zeros(len(start) - 1, np.int64)
@@ -40,8 +40,8 @@ def _classes(map_of_token: Any, start: Any, elements: Any) -> Any:
     at = 0
     while at < count:
         for place in range(start[classes[at]], start[classes[at] + 1]):
-            remainder = elements[1, place]
-            if elements[2, place] < 0 and remainder != SELF and class_of_map[remainder] == 0:
+            remainder = outcomes[0, place]
+            if outcomes[1, place] < 0 and remainder != SELF and class_of_map[remainder] == 0:
                 classes[count] = remainder
                 count += 1
                 class_of_map[remainder] = count
@@ -52,9 +52,49 @@ def _classes(map_of_token: Any, start: Any, elements: Any) -> Any:
 def classes_of(composition: Composition) -> tuple[Wide, Wide, int]:
     """`table.classes_of`."""
     found: tuple[Wide, Wide, int] = _classes(
-        composition.map_of_token, composition.start, np.ascontiguousarray(composition.elements)
+        composition.map_of_token, composition.start, composition.outcomes
     )
     return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _sorted_entries(
+    classes: Any, start: Any, grouping: Any, group_start: Any, groups: Any, action_of_outcome: Any,
+    states: int,
+) -> Any:  # fmt: skip
+    """State, class and action of all entries, by a counting sort."""
+    place = np.zeros(states + 1, np.int64)
+    for index in range(len(classes)):
+        number = grouping[classes[index]]
+        for at in range(group_start[number], group_start[number + 1]):
+            place[groups[0, at] + 1] += 1
+    for source in range(states):
+        place[source + 1] += place[source]
+    state = np.empty(place[-1], np.int32)
+    unit, action = np.empty_like(state), np.empty_like(state)
+    first = 0
+    for index in range(len(classes)):
+        number = grouping[classes[index]]
+        for at in range(group_start[number], group_start[number + 1]):
+            source = groups[0, at]
+            state[place[source]] = source
+            unit[place[source]] = index + 1
+            action[place[source]] = action_of_outcome[first + groups[1, at]]
+            place[source] += 1
+        first += start[classes[index] + 1] - start[classes[index]]
+    return state, unit, action
+
+
+def entries_of(composition: Composition, classes: Wide, action_of_outcome: Ints, states: int) -> Entries:
+    """`table.entries_of`."""
+    grouping = composition.grouping[classes]
+    check_elements(int((composition.group_start[grouping + 1] - composition.group_start[grouping]).sum()))
+    return table.Entries(
+        *_sorted_entries(
+            classes, composition.start, composition.grouping, composition.group_start, composition.groups,
+            action_of_outcome, states,
+        )
+    )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)
@@ -175,7 +215,7 @@ def _longest(
     return min(longest, depth_limit)
 
 
-def longest_exit(entries: _Entries, actions: _Actions, returns: Ints, depth_limit: int) -> int:
+def longest_exit(entries: Entries, actions: Actions, returns: Ints, depth_limit: int) -> int:
     """`table.longest_exit`."""
     found = _longest(
         entries.state, entries.unit, entries.action, actions.target, actions.effect, returns, depth_limit
@@ -185,6 +225,7 @@ def longest_exit(entries: _Entries, actions: _Actions, returns: Ints, depth_limi
 
 REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     table.classes_of: classes_of,
+    table.entries_of: entries_of,
     table.rows_of: rows_of,
     table.longest_exit: longest_exit,
 }
@@ -195,6 +236,7 @@ _TABLE = types.int32[:, ::1]
 _FLAGS = types.boolean[::1]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _classes: (_NARROW, _WIDE, _TABLE),
+    _sorted_entries: (_WIDE, _WIDE, _NARROW, _WIDE, _TABLE, _NARROW, types.int64),
     _distinct_rows: (_WIDE, _NARROW, _FLAGS),
     _bits: (_WIDE, _NARROW, _FLAGS, _WIDE, types.int64),
     _longest: (_NARROW, _NARROW, _NARROW, _NARROW, _NARROW, _TABLE, types.int64),

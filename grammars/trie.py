@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Trie:
     """The distinct non-empty prefixes of all tokens, breadth first, the root (empty prefix) left out.
 
@@ -25,12 +25,14 @@ class Trie:
         byte: uint8[nodes]; the last byte of the prefix.
         level_start: int64[levels + 1]; the nodes of depth d + 1 are ``level_start[d]:level_start[d + 1]``.
         node_of_token: int32[vocabulary]; -1 for a token without bytes. Tokens of equal bytes share a node.
+        single: bool[256]; the bytes that are tokens of their own.
     """
 
     parent: NDArray[np.int32]
     byte: NDArray[np.uint8]
     level_start: NDArray[np.int64]
     node_of_token: NDArray[np.int32]
+    single: NDArray[np.bool_]
 
     @classmethod
     def of(cls, tokens: Sequence[bytes]) -> Self:
@@ -54,11 +56,14 @@ class Trie:
             node_of_token[spelling] = level_start[-1] + child
             level_start.append(level_start[-1] + len(edges))
             spelling = spelling[lengths[spelling] > depth + 1]
+        single = np.zeros(256, np.bool_)
+        single[text[begin[lengths == 1]]] = True
         arrays = (
             np.concatenate(parents),
             np.concatenate(bytes_),
             np.array(level_start, np.int64),
             node_of_token,
+            single,
         )
         for array in arrays:
             array.setflags(write=False)
@@ -72,7 +77,7 @@ class Trie:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = self.parent, self.byte, self.level_start, self.node_of_token
+        arrays = self.parent, self.byte, self.level_start, self.node_of_token, self.single
         return sum(array.nbytes for array in arrays)
 
     def __len__(self) -> int:
