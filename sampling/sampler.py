@@ -399,6 +399,9 @@ class Sampler:
         """What draws so many rows on this device, None where the host does."""
         if self._named != KERNELS and (self._named is not None or device.type != "cuda"):
             return None
+        if device.type == "cuda" and device.index is None:
+            # Tensors say which one they are on.
+            device = torch.device("cuda", torch.cuda.current_device())
         key = device, rows
         if key not in self._drawers:
             self._drawers = {key: self._new_kernels(device, rows)}

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,20 @@ import pytest
 import torch
 from test_sampling_backends import request_of
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 triton = pytest.importorskip("triton")
 
 from sortition.benchmarks import device as benchmark  # noqa: E402
-from sortition.sampling import device  # noqa: E402
+from sortition.benchmarks import footprint  # noqa: E402
+from sortition.benchmarks.engine_step import EngineStep, vocabulary  # noqa: E402
+from sortition.grammars.json_schema import json_schema  # noqa: E402
+from sortition.integrations.vllm_compile import Compiler, Figures  # noqa: E402
+from sortition.sampling import device, device_sampler  # noqa: E402
 from sortition.sampling.parameters import Parameters  # noqa: E402
+from sortition.sampling.rules import Constrain, FrequencyPenalty, LogitBias, Temperature, TopP  # noqa: E402
+from sortition.sampling.sampler import Sampler  # noqa: E402
 
 HERE = Path(__file__).parent
 
@@ -122,6 +131,66 @@ def test_a_launch_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         ("select", (rows, tiles)),
         ("finish", (rows,)),
     ]
+
+
+class Apart(TorchDispatchMode):
+    """Fails where a tensor of the host takes part: on a GPU that would be a copy, for which one waits."""
+
+    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        result = operator(*arguments, **(keywords or {}))
+        for each in tree_leaves((arguments, keywords, result)):
+            assert not isinstance(each, Tensor) or each.device.type != "cpu", operator
+        return result
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    """A device of which nothing can be read; kernels launch nothing there."""
+    monkeypatch.setattr(device_sampler, "runs_on", lambda device: True)
+    monkeypatch.setattr(device, "law", footprint.Counted([], "law"))
+    with footprint.counted():
+        yield torch.device("meta")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"top": 3, "raw": True, "entropy": True}, {"on_nan": "mend", "on_empty": "mend", "on_infinite": 1}],
+    ids=str,
+)
+def test_a_sampler_asks_the_host_for_nothing(options: dict[str, Any], nowhere: torch.device) -> None:
+    table = json_schema({"type": "string", "maxLength": 40}).compile(vocabulary(512))
+    rules = Temperature(0.8), TopP(0.95), FrequencyPenalty(0.2), LogitBias({3: 1.0})
+    sampler = Sampler(Constrain(table), *rules, backend="triton", **options)
+    state = sampler.start(4, seed=1, prompts=[[1, 2]] * 4, device=nowhere)
+    logits = torch.empty(4, 512, device=nowhere, dtype=torch.bfloat16)
+    # Parameters are uploaded by the first draw.
+    state = sampler.advance(state, sampler(logits, state).tokens)
+    with Apart():
+        for _ in range(3):
+            draw = sampler(logits, state)
+            state = sampler.advance(state, draw.tokens)
+    assert draw.tokens.device == nowhere
+    with pytest.raises(NotImplementedError):
+        draw.tokens.tolist()
+
+
+def test_a_step_of_vllm_asks_the_host_for_nothing(nowhere: torch.device) -> None:
+    step = EngineStep(Compiler(vocabulary(512), Figures()), torch.empty(3, 512, device=nowhere), grammars=2)
+    step.constrain_and_draw()
+    step.go_on()
+    with Apart():
+        for _ in range(2):
+            step.constrain_and_draw()
+            step.go_on()
+
+
+def test_a_device_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that is begun on "cuda" is drawn from by what began it, so that nothing is uploaded again."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    sampler = Sampler()
+    drawer = sampler._kernels(torch.device("cuda"), 2)
+    assert drawer is not None
+    assert sampler._kernels(torch.device("cuda:1"), 2) is drawer
 
 
 def test_a_workspace_has_to_fit() -> None:
