@@ -399,7 +399,7 @@ class Sampler:
         """What draws so many rows on this device, None where the host does."""
         if self._named != KERNELS and (self._named is not None or device.type != "cuda"):
             return None
-        if device.type == "cuda" and device.index is None:
+        if device == torch.device("cuda"):
             # Tensors say which one they are on.
             device = torch.device("cuda", torch.cuda.current_device())
         key = device, rows
