@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ class Planted(ThreadingHTTPServer):
         steady: so many more answers are as they would be alone, whatever `noisy` says.
         tells_cache: whether it says what came from its cache.
         silence: seconds before it says anything.
+        requests: how many it got.
+        most: after so many it is gone.
     """
 
     daemon_threads = True
@@ -57,6 +60,8 @@ class Planted(ThreadingHTTPServer):
         self.steady = 0
         self.lock = threading.Lock()
         self.silence = 0.0
+        self.requests = 0
+        self.most = sys.maxsize
         self.known: set[tuple[str, str]] = set()
 
 
@@ -71,6 +76,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server = self.server
+        with server.lock:
+            server.requests += 1
+        if server.requests > server.most:
+            self.close_connection = True
+            return None
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         time.sleep(server.silence)
         chat = self.path == "/v1/chat/completions"

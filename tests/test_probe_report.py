@@ -12,7 +12,7 @@ import pytest
 from probe_findings import CULPRIT, KINDS, LAYERS, findings
 from rich.console import Console
 
-from sortition.benchmarks.probe.findings import Answer, Findings
+from sortition.benchmarks.probe.findings import Answer, Findings, Rate
 from sortition.benchmarks.probe.report import junit, page, terminal, wording
 
 VOID = {"meta", "br", "rect", "path", "circle"}
@@ -189,3 +189,12 @@ def test_a_bug_is_told_from_floats() -> None:
     assert wording.nature(changed(probe, cause="unknown", conclusion="not found")).startswith("not known")
     clean = dataclasses.replace(probe, attributions=(), tested=probe.tested[:1])
     assert wording.nature(clean).startswith("nothing to explain")
+
+
+def test_answers_are_told_where_they_are_known() -> None:
+    probe = findings()
+    assert "answer" not in wording.frequency(probe)
+    assert probe.agreement is not None
+    measured = dataclasses.replace(probe.agreement, tar_answers=Rate(11, 12, 0.6, 1.0, 0.95))
+    said = wording.frequency(dataclasses.replace(probe, agreement=measured))
+    assert "1 of 12 prompts (95 % sure of 0 to 40 %) more than one answer" in said

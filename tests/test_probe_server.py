@@ -11,6 +11,7 @@ from probe_server import NOISE, Planted, planted
 from typer.testing import CliRunner
 
 from sortition import cli
+from sortition.benchmarks.probe.findings import Findings
 from sortition.benchmarks.probe.measures import compare, digests
 from sortition.benchmarks.probe.openai_target import OpenAITarget
 from sortition.benchmarks.probe.target import Condition, NotPossible, Outcome
@@ -180,3 +181,25 @@ def test_the_command_probes_a_server(server: Planted, tmp_path: Path) -> None:
     missing = CliRunner().invoke(cli.app, ["probe", *options, "--served-model", "none"])
     assert missing.exit_code == 3
     assert missing.stderr.endswith("HTTP 404: no such model; a base URL mostly ends in /v1\n")
+
+
+def test_a_server_that_goes_away(server: Planted, tmp_path: Path) -> None:
+    """Before the reference is done there is nothing to tell; later, what was found is told."""
+    prompts, output = tmp_path / "prompts.txt", tmp_path / "probe.json"
+    prompts.write_text("\n".join(TEXTS))
+    command = ["probe", "--base-url", server.url, "--prompts", str(prompts), "--steps", "2"]
+    command += ["--output", str(output)]
+    names = ("rerun", "logprobs 7", "logprobs 8", "logprobs 9")
+    command += [word for name in names for word in ("--condition", name)]
+    assert CliRunner().invoke(cli.app, command).exit_code == 0
+    whole, server.requests = server.requests, 0
+    server.most = whole - len(names) * len(TEXTS) - 1
+    early = CliRunner().invoke(cli.app, command)
+    assert early.exit_code == 3
+    assert early.stderr.splitlines()[-1].startswith(f"error: no answer from {server.url}: ")
+    server.requests, server.most = 0, server.most + 1 + len(TEXTS)
+    late = CliRunner().invoke(cli.app, command)
+    assert late.exit_code == 3
+    found = Findings.from_json(output.read_text())
+    assert [each.status for each in found.tested] == ["exercised", "error", "error", "not run"]
+    assert found.verdict.headline == "A condition failed to run."

@@ -76,12 +76,17 @@ def frequency(findings: Findings) -> str:
     agreement = findings.agreement
     if agreement is None:
         return "not known: no condition took effect"
-    same = agreement.tar_raw
-    other = Rate(same.trials - same.count, same.trials, 1 - same.high, 1 - same.low, same.confidence)
-    said = f"{share(other)} get more than one text over {agreement.runs} runs"
+    said = f"{share(_others(agreement.tar_raw))} get more than one text over {agreement.runs} runs"
+    if agreement.tar_answers is not None:
+        said += f", {share(_others(agreement.tar_answers))} more than one answer"
     if agreement.divergence_index is not None:
         said += f"; the first other token is, in the median, number {agreement.divergence_index + 1:g}"
     return said
+
+
+def _others(same: Rate) -> Rate:
+    """The rate of those that are not the same."""
+    return Rate(same.trials - same.count, same.trials, 1 - same.high, 1 - same.low, same.confidence)
 
 
 def place(attribution: Attribution) -> str:
