@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +14,7 @@ import torch
 import sortition as so
 from sortition.benchmarks.probe import deadline, measures, sampler_target
 from sortition.benchmarks.probe.agreement import agreement
+from sortition.benchmarks.probe.bisect import Recorded
 from sortition.benchmarks.probe.conditions import AXES, condition, counts, parse, plan
 from sortition.benchmarks.probe.deadline import Deadline
 from sortition.benchmarks.probe.findings import Findings
@@ -153,9 +154,15 @@ def test_what_was_kept_of_another_probe_is_not_used(tmp_path: Path) -> None:
 
 
 class Slow(TransformersTarget):
-    """Every run takes a second, by a clock that nothing else turns."""
+    """Every run and every look into it takes a second, by a clock that nothing else turns."""
 
     seconds = 0.0
+
+    def record(
+        self, prompts: Sequence[Prompt], index: int, condition: Condition, forced: Sequence[int]
+    ) -> Mapping[str, Recorded]:
+        self.seconds += 1
+        return super().record(prompts, index, condition, forced)
 
     def run(
         self,
@@ -173,7 +180,7 @@ class Slow(TransformersTarget):
     [
         (None, 3, "confirmed", "with only lm_head mended, all bits are equal again"),
         (20, 3, "confirmed", "with only lm_head mended, all bits are equal again"),
-        # The reference, a rerun, a batch; then the cause's reference.
+        # The reference, a rerun, a batch; then a look at its operations.
         (4, 2, "suspected", "there was no time to prove that"),
         (3, 1, None, None),
         (1, 0, None, None),

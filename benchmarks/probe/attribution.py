@@ -34,8 +34,10 @@ def _unseen(case: Case, why: str) -> Attribution:
     """By scores alone, where operations are not seen."""
     first = case.differing[0]
     phase: Literal["prefill", "decode"] = "prefill" if first.first_difference == 0 else "decode"
-    spread = float(case.base[first.prompt].scores[first.first_difference or 0].double().std().nan_to_num())
-    corrupt = case.base[first.prompt].ids is None and first.max_abs > CORRUPT_SCORES * spread > 0
+    spread = float(
+        case.base.runs[first.prompt].scores[first.first_difference or 0].double().std().nan_to_num()
+    )
+    corrupt = case.base.runs[first.prompt].ids is None and first.max_abs > CORRUPT_SCORES * spread > 0
     return Attribution(
         condition=case.condition.name,
         cause="corruption" if corrupt else "model",

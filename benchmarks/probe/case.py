@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sortition.benchmarks.probe.findings import Comparison
 from sortition.benchmarks.probe.measures import digests
-from sortition.benchmarks.probe.target import Condition, Outcome, Prompt, Run, Target
+from sortition.benchmarks.probe.target import Condition, Outcome, Prompt, Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,14 +16,14 @@ class Case:
 
     Attributes:
         target, prompts, condition: what ran.
-        base: the reference's runs, one a prompt.
+        base: the reference's outcome.
         comparisons: the condition's, one a prompt that ran.
     """
 
     target: Target
     prompts: Sequence[Prompt]
     condition: Condition
-    base: Sequence[Run]
+    base: Outcome
     comparisons: Sequence[Comparison]
 
     @property
@@ -39,11 +39,11 @@ class Case:
             (each.prompt, step)
             for each in self.comparisons
             for step in each.flips
-            if each.digests[step] == digests(self.base[each.prompt])[step]
+            if each.digests[step] == digests(self.base.runs[each.prompt])[step]
         ]
 
     def run(self, chosen: Sequence[int], condition: Condition) -> Outcome:
         """Some prompts once more, under the reference's tokens."""
         prompts = [self.prompts[index] for index in chosen]
-        forced = [self.base[index].tokens for index in chosen]
+        forced = [self.base.runs[index].tokens for index in chosen]
         return self.target.run(prompts, condition, len(forced[0]), forced)

@@ -85,10 +85,10 @@ def _look(case: Case, target: Inspects) -> Located:
 
 
 def _locate(case: Case, target: Inspects, compared: Comparison, between: int | None = None) -> Located:
-    forced = case.base[compared.prompt].tokens
+    forced = case.base.runs[compared.prompt].tokens
     base = target.record(case.prompts, compared.prompt, case.condition.reference, forced)
     if between is not None:
-        target.record(case.prompts, between, case.condition, case.base[between].tokens)
+        target.record(case.prompts, between, case.condition, case.base.runs[between].tokens)
     return locate(base, target.record(case.prompts, compared.prompt, case.condition, forced))
 
 
@@ -101,7 +101,7 @@ def _interventions(case: Case, target: Inspects, located: Located, deadline: Dea
     """Mend the suspect, in condition and reference alike; while bits differ, the next suspect as well."""
     tried = case.differing[:TRIED]
     chosen = [each.prompt for each in tried]
-    plain = case.run(chosen, case.condition.reference)
+    plain = case.base.seconds * len(chosen) / len(case.base.runs)
     done: list[Intervention] = []
     kinds: list[str] = []
     while located.first is not None and len(kinds) < MOST_KINDS and not deadline.passed():
@@ -123,7 +123,7 @@ def _interventions(case: Case, target: Inspects, located: Located, deadline: Dea
                 equal_before=0,
                 equal_after=len(chosen) - len(unequal),
                 same_tokens_after=sum(one.choices == two.choices for one, two in pairs),
-                cost=base.seconds / plain.seconds if plain.seconds else None,
+                cost=base.seconds / plain if plain else None,
             )
         )
         if not unequal:

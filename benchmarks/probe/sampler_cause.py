@@ -30,13 +30,13 @@ def sampler_cause(case: Case) -> Attribution:
 
 
 def _is_tie(case: Case, prompt: int, step: int) -> bool:
-    row = case.base[prompt].scores[step].double()
+    row = case.base.runs[prompt].scores[step].double()
     return len(row) > 1 and float(row.topk(2).values.diff()) == 0
 
 
 def _varies(case: Case, target: Chooses, prompt: int, step: int) -> bool:
     """Whether one row of scores is chosen from otherwise in a batch of its copies than alone."""
-    row = case.base[prompt].scores[step]
+    row = case.base.runs[prompt].scores[step]
     rows = int(case.condition.settings.get("batch_size", 1))
     alone = target.choose(row[None], case.condition.reference, step)
     together = target.choose(row.expand(rows, -1).clone(), case.condition, step)

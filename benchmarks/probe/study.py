@@ -87,7 +87,7 @@ def study(
     if options.attribute:
 
         def case_of(condition: Condition, each: Tested) -> Case:
-            return Case(target, prompts, condition, trials.reference(condition).runs, each.comparisons)
+            return Case(target, prompts, condition, trials.reference(condition), each.comparisons)
 
         tried = list(zip(conditions, tested, strict=True))
         attributions = refined(causes(tried, case_of, groups, deadline, progress), tested, groups)
