@@ -114,7 +114,7 @@ def probe(
 
     Exit codes: 0 within the threshold, 1 beyond it, 2 inconclusive or not exercised, 3 an error.
     """
-    # Threads that wait by spinning take seven times as long where other programs want the cores, too.
+    # Threads that wait by spinning take six times the processor time where others want the cores, too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from sortition.benchmarks.probe.deadline import INTERRUPTED, Deadline
