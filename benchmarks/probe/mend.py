@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,14 +14,21 @@ from sortition.benchmarks.probe.bisect import ATTENTION, BEFORE
 
 
 @contextmanager
-def mended(model: Any, kinds: Collection[str]) -> Iterator[None]:
-    """Operations of these kinds (last parts of names) read every vector by itself, attention every query."""
+def mended(model: Any, kinds: Collection[str], row: Callable[[], int] | None = None) -> Iterator[None]:
+    """Operations of these kinds (last parts of names) read every vector by itself, attention every query.
+
+    Args:
+        model: of transformers.
+        kinds: of operations.
+        row: the only row of a batch that needs it, asked at each pass; None for all rows, which takes longer.
+    """
     with ExitStack() as stack:
         if ATTENTION in kinds:
+            stack.enter_context(alone_attention.for_row(row))
             stack.enter_context(attention(model, alone_attention.NAME))
         for name, module in model.named_modules():
             if name.rpartition(".")[2] in kinds and not list(module.children()):
-                stack.enter_context(_each_row_alone(module))
+                stack.enter_context(_each_vector_alone(module, row))
         yield
 
 
@@ -42,16 +49,23 @@ def attention(model: Any, implementation: str) -> Iterator[None]:
 
 
 @contextmanager
-def _each_row_alone(module: torch.nn.Module) -> Iterator[None]:
+def _each_vector_alone(module: torch.nn.Module, row: Callable[[], int] | None) -> Iterator[None]:
     """Every vector goes through the module as a batch of one, whatever stands beside it."""
     forward = module.forward
 
     def alone(values: Tensor) -> Tensor:
-        rows = values.reshape(-1, 1, 1, values.shape[-1])
-        made = torch.cat([forward(row) for row in rows])
+        vectors = values.reshape(-1, 1, 1, values.shape[-1])
+        made = torch.cat([forward(vector) for vector in vectors])
         return made.reshape(*values.shape[:-1], made.shape[-1])
 
-    with replaced_forward(module, alone):
+    def alone_in_row(values: Tensor) -> Tensor:
+        at = 0 if row is None else row()
+        if row is None or values.ndim != 3 or at >= len(values) or len(values) == 1:
+            return alone(values)
+        made: Tensor = forward(values)
+        return torch.cat([made[:at], alone(values[at : at + 1]), made[at + 1 :]])
+
+    with replaced_forward(module, alone_in_row):
         yield
 
 

@@ -46,6 +46,7 @@ class TransformersTarget:
         self.folder = folder
         self.name = folder.name if folder is not None else type(model).__name__
         self._mended: frozenset[str] = frozenset()
+        self._row = 0
         self._copies: dict[str, Any] = {}
 
     @classmethod
@@ -184,7 +185,7 @@ class TransformersTarget:
                 stack.enter_context(_threads(int(settings["threads"])))
             if "lm_head" in settings:
                 stack.enter_context(_last_layer(model, getattr(torch, str(settings["lm_head"]))))
-            stack.enter_context(mend.mended(model, self._mended))
+            stack.enter_context(mend.mended(model, self._mended, lambda: self._row))
             seen.attention = str(model.config._attn_implementation)
             seen.threads = torch.get_num_threads()
             seen.weights = _name(model.dtype)
@@ -210,6 +211,7 @@ class TransformersTarget:
     ) -> Run:
         """Read one prompt in its batch and go on from it."""
         condition = Condition(tuple(settings.items()))
+        self._row = place.row
         end = self.model.config.eos_token_id or 0
         pad = end if isinstance(end, int) else end[0]
         session = Session(model, place.padding, pad, place.row, watcher)
