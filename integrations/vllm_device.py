@@ -27,9 +27,9 @@ from sortition.sampling.device import (
     launch,
     needed,
     supported,
-    uploaded,
 )
 from sortition.sampling.device_constraint import Batch, Walk
+from sortition.sampling.device_state import uploaded
 from sortition.sampling.kernels import LAUNCH, layout
 from sortition.sampling.kernels.advance import IS_FREE
 from sortition.sampling.kernels.leave import elect, leave

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sortition.sampling import noise
 from sortition.sampling.columns import CODES, END, GREEDY, Columns
+from sortition.sampling.device_state import uploaded
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, NO_TOKEN, Draw, Report, Request
 from sortition.sampling.kernels import LAUNCH, layout
 from sortition.sampling.kernels.edit import edit
@@ -138,8 +139,9 @@ class Inputs:
         seeds: int64 [slots].
         history: int32 [slots, n], prompt and output as one text, from the left.
         lengths, prompt_lengths: int32 [slots], of the text and of its prompt.
-        drafts: int32 [rows], the draft before each row but a slot's first.
-        local: int32 [rows], how many drafts come before a row; those rows stand right before it.
+        drafts: int32 [rows], the draft before each row but a slot's first, if a slot's rows stand together;
+            or [rows, n], all drafts before each row, at its right end.
+        local: int32 [rows], how many drafts come before a row.
         end_tokens: int [slots, k]; negative ids are padding.
         longest: no text and its drafts have more tokens.
         mask: int32 [rows, words], a bit for each token that the grammar allows, None without any.
@@ -231,7 +233,8 @@ class Workspace:
         self.bins = empty(rows, layout.BINS.value)
         self.peaks, self.blocks = (empty(rows, self.peaks_size) for _ in range(2))
         self.candidates = empty(rows, room, kind=torch.int64)
-        self.lasts, self.sums = (empty(rows, kind=torch.int64) for _ in range(2))
+        self.lasts, self.sums, self.firsts = (empty(rows, kind=torch.int64) for _ in range(3))
+        self.tops = empty(rows, kind=torch.float32)
         self.treatments = empty(rows)
 
     @property
@@ -281,7 +284,8 @@ def launch(
         *read, settings.whole, settings.real, settings.edits, settings.edits.shape[1],
         inputs.slots, inputs.positions, inputs.mask, settings.allowed,
         inputs.history, inputs.history.stride(0), inputs.lengths, inputs.prompt_lengths,
-        inputs.drafts, inputs.local, inputs.end_tokens, inputs.end_tokens.shape[1],
+        inputs.drafts, inputs.drafts.stride(0), inputs.local,
+        inputs.end_tokens, inputs.end_tokens.shape[1],
         settings.bias_tokens, settings.bias_values, settings.phrase_spans, settings.phrase_tokens,
         room.touched, room.places, room.biases, room.outs, room.in_prompt, room.in_output,
         *edits, room.bins,
@@ -308,7 +312,7 @@ def launch(
         *read, *drawn, settings.filters, settings.filters.shape[1], *keyed,
         *edits, *scanned, *binned, *summed, room.programs, room.blocks, room.candidates, room.room,
         draw.tokens, draw.kept, draw.flags, draw.processed.logprobs, draw.processed.entropy,
-        room.lasts, room.sums, room.treatments,
+        room.lasts, room.sums, room.firsts, room.tops, room.treatments,
         ENTROPY=entropy, BLOCK=room.step, **programs,
     )  # fmt: skip
     return draw
@@ -456,13 +460,6 @@ def draw_rows(logits: Tensor, request: Request) -> Draw:
     inputs = Inputs.of(request, logits.device)
     workspace = Workspace(rows, width, needed(settings, inputs, width), logits.device)
     return launch(logits, settings, inputs, workspace, request.entropy)
-
-
-def uploaded(values: Tensor, device: torch.device) -> Tensor:
-    """The same on a device, which need not wait for the host, nor the host for it."""
-    if device.type == "cuda":
-        return values.pin_memory().to(device, non_blocking=True)
-    return values.to(device)
 
 
 def packed(flags: NDArray[np.bool_]) -> Tensor:

@@ -104,14 +104,15 @@ class Walk:
         return self._advance(self.constraint.slots, self.read, batch, position)
 
     def step(self, position: Position, tokens: Tensor | None = None) -> Rows:
-        """Where one token [rows] takes each row, or where rows are; slots stay where they are."""
+        """Where tokens [rows] or [rows, n] take each row, or where it is; slots stay where they are."""
         count, device = len(position.grammar), position.state.device
+        size = 0 if tokens is None else tokens[:1].numel()
         nothing = torch.zeros(count, dtype=torch.int32, device=device)
         batch = Batch(
             slots=torch.arange(count, device=device),
             local=nothing,
-            tokens=nothing[:, None] if tokens is None else tokens.to(torch.int32)[:, None],
-            totals=nothing if tokens is None else nothing + 1,
+            tokens=nothing[:, None] if tokens is None else tokens.int().view(count, size),
+            totals=nothing + size,
             drafts=nothing,
             end_tokens=self.constraint.end_tokens.expand(count, -1).contiguous(),
         )

@@ -68,4 +68,13 @@ class DeviceState:
         return {"history": room.ids, "lengths": lengths, "longest": longest + 1, "room": room}
 
 
+def uploaded(values: Tensor, device: torch.device) -> Tensor:
+    """The same on a device, which need not wait for the host, nor the host for it."""
+    if values.device == device:
+        return values
+    if values.device.type == "cpu" and device.type == "cuda":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
+
+
 _BY_ROW = ("seeds", "positions", "history", "lengths", "prompt_lengths")

@@ -8,10 +8,11 @@ Its counter is (token >> 2, position, stream, 0), its key the seed, low word fir
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sortition.sampling.numerics import Float32, log, log1p_of_parts
 
@@ -28,19 +29,21 @@ MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 WEYL: Final = (0x9E3779B9, 0xBB67AE85)
 ROUNDS: Final = 10
 
-Word = NDArray[np.uint64]
-LOW: Final = np.uint64(0xFFFFFFFF)
-HIGH: Final = np.uint64(32)
+Word: TypeAlias = Any
+"""Numbers of 64 bits, with a sign or without, in an array or a tensor."""
+Seeds = TypeVar("Seeds", NDArray[np.int64], Tensor)
+LOW: Final = 0xFFFFFFFF
 
 
 def philox(counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]) -> tuple[Word, Word, Word, Word]:
-    """Philox4x32-10: four words of 32 bits (in uint64) from four, under a key of two."""
+    """Philox4x32-10: four words of 32 bits from four, under a key of two."""
     a, b, c, d = counter
     low, high = key
     for _ in range(ROUNDS):
-        left, right = a * np.uint64(MULTIPLIERS[0]), c * np.uint64(MULTIPLIERS[1])
-        a, b, c, d = (right >> HIGH) ^ b ^ low, right & LOW, (left >> HIGH) ^ d ^ high, left & LOW
-        low, high = (low + np.uint64(WEYL[0])) & LOW, (high + np.uint64(WEYL[1])) & LOW
+        left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
+        a, b = (right >> 32 & LOW) ^ b ^ low, right & LOW
+        c, d = (left >> 32 & LOW) ^ d ^ high, left & LOW
+        low, high = (low + WEYL[0]) & LOW, (high + WEYL[1]) & LOW
     return a, b, c, d
 
 
@@ -54,9 +57,9 @@ def words(seed: int, position: int, stream: int, tokens: NDArray[np.int64]) -> N
         tokens: int64 [n], ids.
     """
     block = (tokens >> 2).astype(np.uint64)
-    fixed = [np.full_like(block, value) for value in (position, stream, 0)]
+    where, which, rest = (np.full_like(block, value) for value in (position, stream, 0))
     key = np.uint64(seed & 0xFFFFFFFF), np.uint64((seed >> 32) & 0xFFFFFFFF)
-    four = np.stack(philox((block, *fixed), key))  # type: ignore[arg-type]
+    four = np.stack(philox((block, where, which, rest), key))
     return np.asarray(np.take_along_axis(four, (tokens & 3)[None], axis=0)[0], np.uint32)
 
 
@@ -76,18 +79,19 @@ def gumbel(word: NDArray[np.uint32]) -> Float32:
     return np.asarray(-log(exponential))
 
 
-def derived(seeds: NDArray[np.int64], positions: NDArray[np.int64], candidate: int) -> NDArray[np.int64]:
+def derived(seeds: Seeds, positions: Seeds, candidate: int) -> Seeds:
     """Seeds whose noise has nothing to do with that of the seeds they come from.
 
     Args:
-        seeds: int64 [n].
+        seeds: int64 [n], an array or a tensor.
         positions: int64 [n], what else they are made of.
         candidate: each has seeds of its own.
     """
-    block, stream, rest = (np.full(len(seeds), value, np.uint64) for value in (candidate, DRAFT, 0))
-    key = seeds.astype(np.uint64) & LOW, seeds.astype(np.uint64) >> HIGH
-    low, high, _, _ = philox((block, positions.astype(np.uint64), stream, rest), key)
-    return (low | high << HIGH).astype(np.int64)
+    nothing = seeds & 0
+    counter = nothing + candidate, positions, nothing + DRAFT, nothing
+    low, high, _, _ = philox(counter, (seeds & LOW, seeds >> 32 & LOW))
+    made: Seeds = low | high << 32
+    return made
 
 
 def coin(seed: int, position: int, candidate: int) -> float:

@@ -10,7 +10,7 @@ import operator
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 import numpy as np
 import torch
@@ -77,6 +77,8 @@ class State:
             grammar = grammar.rows(torch.from_numpy(at).to(grammar.state.device))
         return State(self.seeds[at], self.positions[at], self.prompt[at], self.output[at], grammar)
 
+
+SomeState = TypeVar("SomeState", State, DeviceState)
 
 POSITIONS: Final = 2**32
 """What a position is below: noise takes it as 32 bits."""
@@ -234,23 +236,21 @@ class Sampler:
         for name, count in (("seeds", len(seeds)), ("prompts", len(prompt))):
             if count != rows:
                 raise ValueError(f"{count} {name} for {rows} rows")
-        text = Request(
-            columns=self._columns_of(rows),
+        state = State(
             seeds=np.array([_signed(each) for each in seeds], np.int64),
             positions=np.zeros(rows, np.int64),
             prompt=prompt,
             output=np.zeros((rows, 0), np.int64),
-            end_tokens=np.zeros((rows, 0), np.int64),
         )
         grammars = self._grammar_of(rows) if self._tables else []
         if device is not None:
-            kernels = self._kernels(torch.device(device), rows)
+            kernels = self.kernels(torch.device(device), rows)
             if kernels is not None:
-                return kernels.start(text, grammars)
-        grammar = None
+                return kernels.start(self._texts(state), grammars)
         if self._tables:
             grammar = self._constraint(torch.device("cpu")).start(torch.tensor(grammars))
-        return State(text.seeds, text.positions, text.prompt, text.output, grammar)
+            state = replace(state, grammar=grammar)
+        return state
 
     def __call__(self, logits: Tensor, state: State | DeviceState) -> Draw:
         """Draw a token for each row.
@@ -264,8 +264,8 @@ class Sampler:
                 flagged whose policy is "raise".
         """
         _check_logits(logits, len(state))
-        self._check_width(logits.shape[1])
-        kernels = self._kernels(logits.device, len(state))
+        self.check_width(logits.shape[1])
+        kernels = self.kernels(logits.device, len(state))
         if isinstance(state, DeviceState):
             if kernels is None or state.device != logits.device:
                 raise ValueError(f"the state is on {state.device}, and the logits are on {logits.device}")
@@ -275,6 +275,26 @@ class Sampler:
             return kernels.draw_request(logits.detach(), request)
         draw = self.draw(logits.detach().cpu(), request)
         return draw if logits.device.type == "cpu" else draw.to(logits.device)
+
+    def on_device(self, state: State | DeviceState, kernels: DeviceSampler) -> DeviceState:
+        """A state of this sampler for its kernels.
+
+        Raises:
+            ValueError: it is that of a sampler with another grammar, or is on another device.
+        """
+        if isinstance(state, DeviceState):
+            if state.device != kernels.device:
+                raise ValueError(f"the state is on {state.device}, and the logits are on {kernels.device}")
+            return state
+        self._check_state(state)
+        return kernels.upload(self._texts(state), state.grammar)
+
+    def _texts(self, state: State) -> Request:
+        """The texts of rows, without what else a draw depends on."""
+        columns = self._columns_of(len(state))
+        nothing = np.zeros((len(state), 0), np.int64)
+        output = columns.seen(state.output)
+        return Request(columns, state.seeds, state.positions, state.prompt, output, end_tokens=nothing)
 
     def request(self, state: State, width: int, places: int = 1) -> Request:
         """What a backend is asked for, without what else there is to report.
@@ -291,7 +311,7 @@ class Sampler:
         if places > 1:
             columns = columns.rows(np.arange(len(columns)).repeat(places))
         columns.check(width)
-        self._check_width(width)
+        self.check_width(width)
         self._check_state(state)
         return Request(
             columns=columns,
@@ -303,8 +323,12 @@ class Sampler:
             grammar=self.allowed(state, width) if self._tables else None,
         )
 
-    def _check_width(self, width: int) -> None:
-        """That what is named has a logit."""
+    def check_width(self, width: int) -> None:
+        """That what is named has a logit.
+
+        Raises:
+            ValueError: an end token or a policy is a token beyond logits of this width.
+        """
         if self._end_tokens and self._end_tokens[-1] >= width:
             raise ValueError(f"end token {self._end_tokens[-1]} is beyond logits of {width} tokens")
         for policy in self._policies.values():
@@ -336,7 +360,7 @@ class Sampler:
             return draw
         return settled(draw, logits, request, self.backend, self._policies)
 
-    def taken_over(self, state: State, other: Sampler, places: int = 1) -> State:
+    def taken_over(self, state: SomeState, other: Sampler, places: int = 1) -> SomeState:
         """The state of another sampler as one of this one's.
 
         Args:
@@ -365,7 +389,7 @@ class Sampler:
     def advance(self, state: State | DeviceState, tokens: Tensor | Sequence[int]) -> State | DeviceState:
         """The state after each row has generated a token; a negative one is none, and the row stays."""
         if isinstance(state, DeviceState):
-            kernels = self._kernels(state.device, len(state))
+            kernels = self.kernels(state.device, len(state))
             on_device = torch.as_tensor(tokens, device=state.device)
             if kernels is None or on_device.shape != (len(state),):
                 raise ValueError(f"{tuple(on_device.shape)} tokens for {len(state)} rows")
@@ -395,8 +419,12 @@ class Sampler:
         constraint = self._constraint(state.grammar.state.device)
         return np.asarray(constraint.allowed(state.grammar, width).numpy())
 
-    def _kernels(self, device: torch.device, rows: int) -> DeviceSampler | None:
-        """What draws so many rows on this device, None where the host does."""
+    def kernels(self, device: torch.device, rows: int) -> DeviceSampler | None:
+        """What draws so many rows on this device, None where the host does.
+
+        Raises:
+            ValueError: kernels are asked for, and cannot.
+        """
         if self._named != KERNELS and (self._named is not None or device.type != "cuda"):
             return None
         if device == torch.device("cuda"):

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from sortition.sampling import cpu, noise, reference, verify_cpu, verify_reference
 from sortition.sampling.constraint import Position
+from sortition.sampling.device_state import DeviceState, uploaded
 from sortition.sampling.draw import NO_TOKEN, Backend
 from sortition.sampling.numerics import WIDEST
-from sortition.sampling.sampler import Sampler, State
+from sortition.sampling.sampler import Sampler, SomeState, State
 from sortition.sampling.verification import BLOCK, METHODS, USE_LAWS, Method, Verification, Verified, Verifier
 from sortition.sampling.verify_rules import ROOT
 
@@ -32,7 +33,7 @@ def verify(
     draft_logits: Tensor | None,
     target_logits: Tensor,
     sampler: Sampler,
-    state: State,
+    state: State | DeviceState,
     *,
     method: Method | Sequence[Method] = "coupled",
     parents: Tensor | None = None,
@@ -65,6 +66,11 @@ def verify(
     are right only if drafts were drawn from the laws they are said to be from, and with other noise than the
     sampler's: see `drafting`. A draft is refused where either law rules it out.
 
+    Where both samplers draw by kernels (see `Sampler`), kernels do all of this, and nobody waits for the
+    device if the state is there, too. They do not look at ids before: a draft that no vocabulary has is
+    refused, and one whose parent does not come before it is none, nor for "block" one that is not in a chain.
+    For all other samplers, logits come to the host.
+
     Args:
         draft_tokens: int [rows, drafts], ids; from a negative one on, a row has no drafts.
         draft_logits: float [rows, drafts, vocabulary of the drafter], what each draft was drawn from; None
@@ -83,32 +89,61 @@ def verify(
         ValueError: shapes, methods or parents that do not fit, or a row is flagged whose policy is "raise".
         TypeError: ids that are not whole, or logits that are no floats.
     """
-    tokens, tree, methods = _checked(draft_tokens, draft_logits, target_logits, parents, method, state)
+    _check(draft_tokens, draft_logits, target_logits, parents, len(state))
+    methods = _codes(method, len(state))
+    drafter = sampler if draft_sampler is None else draft_sampler
+    if not np.isin(methods, USE_LAWS).any():
+        draft_logits = None
+    kernels, its_kernels = (
+        each.kernels(target_logits.device, len(state))
+        for each in (sampler, sampler if draft_logits is None else drafter)
+    )
+    if kernels is not None and its_kernels is not None:
+        here = sampler.on_device(state, kernels)
+        sampler.check_width(target_logits.shape[2])
+        theirs, source = drafter.taken_over(here, sampler), None
+        if draft_logits is not None:
+            drafter.check_width(draft_logits.shape[2])
+            source = its_kernels.source(draft_logits, theirs)
+        return kernels.verify(target_logits, here, draft_tokens, parents, methods, source)
+    if isinstance(state, DeviceState):
+        raise ValueError(f"the state is on {state.device}, where kernels do not know one of the samplers")
+    return _by_host(sampler, drafter, draft_tokens, draft_logits, target_logits, state, methods, parents)
+
+
+def _by_host(
+    sampler: Sampler,
+    drafter: Sampler,
+    draft_tokens: Tensor,
+    draft_logits: Tensor | None,
+    target_logits: Tensor,
+    state: State,
+    methods: NDArray[np.int8],
+    parents: Tensor | None,
+) -> Verified:
+    tokens, tree = _tree(draft_tokens, parents, methods)
     each = tokens.shape[1] + 1
     places = _places(sampler, state, tokens, tree)
-    drafter = sampler if draft_sampler is None else draft_sampler
     theirs = drafter.taken_over(places, sampler, each)
-    drafts = None
-    if draft_logits is not None and np.isin(methods, USE_LAWS).any():
-        drafts = drafter.request(theirs, draft_logits.shape[2], each)
     asked = Verification(
         tokens=tokens,
         parents=tree,
         methods=methods,
         coins=np.where(methods == BLOCK, noise.derived(state.seeds, state.positions, 0), state.seeds),
         targets=sampler.request(places, target_logits.shape[2], each),
-        drafts=drafts,
+        drafts=None if draft_logits is None else drafter.request(theirs, draft_logits.shape[2], each),
     )
-    # Until kernels verify on the device, rows come to the host.
     targets = target_logits.detach().cpu()
-    laws = None if draft_logits is None or drafts is None else draft_logits.detach().cpu()
-    found = VERIFIERS.get(sampler.backend, verify_reference.verify_rows)(targets, laws, asked)
+    laws = None if draft_logits is None else draft_logits.detach().cpu()
+    found = VERIFIERS[sampler.backend](targets, laws, asked)
     if bool(found.flags.any()):
         found = _settled(found, targets, sampler, asked)
     return found if target_logits.device.type == "cpu" else found.to(target_logits.device)
 
 
-def drafting(state: State, method: Method | Sequence[Method] = "coupled", candidate: int = 0) -> State:
+def drafting(
+    state: SomeState, method: Method | Sequence[Method] = "coupled", candidate: int = 0
+) -> SomeState:
     """The state that a drafter draws from, so that its noise fits a method.
 
     For "coupled" it is the sampler's own noise: then drafter and target agree as often as they can. For
@@ -121,58 +156,67 @@ def drafting(state: State, method: Method | Sequence[Method] = "coupled", candid
         candidate: of several for one position, each drawn for itself.
     """
     methods = _codes(method, len(state))
-    since = np.where(methods == BLOCK, state.positions, 0)
-    seeds = noise.derived(state.seeds, since, candidate)
-    return replace(state, seeds=np.where(np.isin(methods, USE_LAWS), seeds, state.seeds))
+    blocks, by_laws = methods == BLOCK, np.isin(methods, USE_LAWS)
+    if isinstance(state, DeviceState):
+        on_device = [uploaded(torch.from_numpy(each), state.device) for each in (blocks, by_laws)]
+        derived = noise.derived(state.seeds, state.positions * on_device[0], candidate)
+        return replace(state, seeds=torch.where(on_device[1], derived, state.seeds))
+    derived = noise.derived(state.seeds, np.where(blocks, state.positions, 0), candidate)
+    return replace(state, seeds=np.where(by_laws, derived, state.seeds))
 
 
 VERIFIERS: Final[dict[Backend, Verifier]] = {
     reference.draw_rows: verify_reference.verify_rows,
     cpu.draw_rows: verify_cpu.verify_rows,
 }
-"""By what draws; all of them give the same bits."""
+"""By what draws on the host; all of them give the same bits."""
 
 
-def _checked(
+def _check(
     draft_tokens: Tensor,
     draft_logits: Tensor | None,
     target_logits: Tensor,
     parents: Tensor | None,
-    method: Method | Sequence[Method],
-    state: State,
-) -> tuple[Int64, Int64, NDArray[np.int8]]:
-    """Drafts, their parents and the rows' methods."""
-    tokens = _ids("drafts", draft_tokens, len(state))
-    nodes = tokens.shape[1]
+    rows: int,
+) -> None:
+    """That shapes and types fit; no value is looked at."""
+    for name, ids in (("drafts", draft_tokens), ("parents", parents)):
+        if ids is None:
+            continue
+        if ids.dim() != 2 or len(ids) != rows:
+            raise ValueError(f"{name} are ids [{rows}, drafts], not {list(ids.shape)}")
+        if ids.is_floating_point() or ids.dtype == torch.bool:
+            raise TypeError(f"{name} are whole numbers, not {ids.dtype}")
+        if ids.shape != draft_tokens.shape:
+            raise ValueError(f"parents {list(ids.shape)} of drafts {list(draft_tokens.shape)}")
+    nodes = draft_tokens.shape[1]
     for name, logits, places in (("target", target_logits, nodes + 1), ("draft", draft_logits, nodes)):
         if logits is not None and not logits.is_floating_point():
             raise TypeError(f"{name} logits are floats, not {logits.dtype}")
-        if logits is not None and (logits.dim() != 3 or logits.shape[:2] != (len(state), places)):
+        if logits is not None and (logits.dim() != 3 or logits.shape[:2] != (rows, places)):
             raise ValueError(
-                f"{name} logits [rows, places, vocabulary] begin with [{len(state)}, {places}] for drafts "
-                f"{list(tokens.shape)}, not {list(logits.shape)}"
+                f"{name} logits [rows, places, vocabulary] begin with [{rows}, {places}] for drafts "
+                f"{list(draft_tokens.shape)}, not {list(logits.shape)}"
             )
         if logits is not None and not 0 < logits.shape[2] <= WIDEST:
             raise ValueError(f"{name} logits of {logits.shape[2]} tokens; there are 1 to {WIDEST}")
+
+
+def _tree(draft_tokens: Tensor, parents: Tensor | None, methods: NDArray[np.int8]) -> tuple[Int64, Int64]:
+    """Drafts and their parents on the host."""
+    tokens = _ids(draft_tokens)
     if tokens.size and tokens.max() >= WIDEST:
         raise ValueError(f"a draft is token {tokens.max()}, and there are at most {WIDEST}")
-    chain = np.tile(np.arange(nodes) + ROOT, (len(tokens), 1))
-    tree = chain if parents is None else _ids("parents", parents, len(state))
-    if tree.shape != tokens.shape:
-        raise ValueError(f"parents {list(tree.shape)} of drafts {list(tokens.shape)}")
+    chain = np.tile(np.arange(tokens.shape[1]) + ROOT, (len(tokens), 1))
+    tree = chain if parents is None else _ids(parents)
     if bool(((tree < ROOT) | (tree > chain)).any()):
         raise ValueError("a draft's parent comes before it, or is -1")
-    methods = _codes(method, len(state))
     if bool((tree != chain)[methods == BLOCK].any()):
         raise ValueError("'block' judges chains, and not trees")
-    return tokens, tree, methods
+    return tokens, tree
 
 
-def _ids(name: str, ids: Tensor, rows: int) -> Int64:
-    if ids.dim() != 2 or len(ids) != rows:
-        raise ValueError(f"{name} are ids [{rows}, drafts], not {list(ids.shape)}")
-    if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise TypeError(f"{name} are whole numbers, not {ids.dtype}")
+def _ids(ids: Tensor) -> Int64:
     return np.asarray(ids.detach().to("cpu", torch.int64).numpy())
 
 

@@ -33,7 +33,7 @@ from sortition.sampling.columns import Columns
 from sortition.sampling.constraint import Constraint
 from sortition.sampling.draw import Request
 from sortition.sampling.parameters import Parameters
-from sortition.sampling.verification import TOKEN, Verification
+from sortition.sampling.verification import BLOCK, METHODS, TOKEN
 
 WIDTH = 131_072
 POINTERS = {
@@ -131,25 +131,31 @@ def leave(dtype: torch.dtype) -> None:
 
 
 def judge_drafts(dtype: torch.dtype) -> None:
-    """A verification of drafts with laws; of float32, of certain ones."""
-    request = Request(
-        columns=Columns.of([Parameters(top_p=0.9)] * 3),
-        seeds=np.zeros(3, np.int64),
-        positions=np.zeros(3, np.int64),
-        prompt=np.zeros((3, 0), np.int64),
-        output=np.zeros((3, 0), np.int64),
-        end_tokens=np.zeros((3, 2), np.int64),
+    """A verification of drafts with laws by every method; of float32, of certain ones by some."""
+    everything = dtype != torch.float32
+    kinds = range(len(METHODS)) if everything else (TOKEN, BLOCK)
+
+    def side(places: int) -> verify_device.Side:
+        request = Request(
+            columns=Columns.of([Parameters(top_p=0.9)] * places),
+            seeds=np.zeros(places, np.int64),
+            positions=np.zeros(places, np.int64),
+            prompt=np.zeros((places, 0), np.int64),
+            output=np.zeros((places, 0), np.int64),
+            end_tokens=np.zeros((places, 2), np.int64),
+        )
+        logits = torch.zeros(places, WIDTH, dtype=dtype)
+        settings = device.Settings.of(request.columns, WIDTH, logits.device)
+        return verify_device.Side.of(logits, settings, device.Inputs.of(request, logits.device))
+
+    trees = verify_device.Trees(
+        tokens=torch.zeros(1, 2, dtype=torch.int64),
+        parents=torch.tensor([[-1, 0]]),
+        methods=torch.zeros(1, dtype=torch.int8),
+        coins=torch.zeros(1, dtype=torch.int64),
+        kinds=frozenset(kinds),
     )
-    asked = Verification(
-        tokens=np.zeros((1, 2), np.int64),
-        parents=np.array([[-1, 0]]),
-        methods=np.array([TOKEN], np.int8),
-        coins=np.zeros(1, np.int64),
-        targets=request,
-        drafts=None if dtype == torch.float32 else request,
-    )
-    drafts = None if asked.drafts is None else torch.zeros(1, 2, WIDTH, dtype=dtype)
-    verify_device.verify_rows(torch.zeros(1, 3, WIDTH, dtype=dtype), drafts, asked)
+    verify_device.launch(side(3), side(2) if everything else None, trees, {})
 
 
 MODULES = (device, device_constraint, vllm_device, verify_device)
@@ -159,7 +165,7 @@ KERNELS: dict[str, Callable[[torch.dtype], None]] = {
     **dict.fromkeys(("edit", "scan", "select", "finish", "law"), draw),
     **dict.fromkeys(("advance", "mask", "judge", "apply"), walk),
     **dict.fromkeys(("elect", "leave"), leave),
-    **dict.fromkeys(("weigh", "verify"), judge_drafts),
+    **dict.fromkeys(("walk", "block"), judge_drafts),
 }
 """What launches each kernel."""
 

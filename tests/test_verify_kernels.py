@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,19 +12,32 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from test_kernels import READS, Recorded, run
-from test_sampling_backends import request_of
+from test_verify import GRAMMAR, LETTERS
 
-from sortition.sampling import device, verify_device
-from sortition.sampling.parameters import Parameters
-from sortition.sampling.verification import TOKEN
+from sortition.sampling import device, device_constraint, device_sampler, verify_device
+from sortition.sampling.rules import Constrain, FrequencyPenalty, Temperature, TopP
+from sortition.sampling.sampler import Sampler
+from sortition.sampling.verification import Method
+from sortition.sampling.verify import drafting, verify
+
+SOME = (
+    "lengths and False",
+    "trees and False",
+    "grammar and tree",
+    "before and chain",
+    "row and flag",
+    "refused",
+    "raises",
+    "goes_on",
+)
+"""Of the tests in the interpreter: half a minute, where all of them take more than a minute."""
 
 
 @pytest.mark.parametrize(
     "chosen",
     [
-        # Three minutes of interpreting are too much for every day.
         pytest.param("", marks=pytest.mark.slow, id="all"),
-        pytest.param("own or (every_method and (token or coupled)) or nan", id="some"),
+        pytest.param(" or ".join(f"({each})" for each in SOME), id="some"),
     ],
 )
 def test_kernels_find_what_the_definition_finds(chosen: str) -> None:
@@ -37,7 +49,7 @@ def test_kernels_find_what_the_definition_finds(chosen: str) -> None:
 @pytest.mark.parametrize(("dtype", "architectures"), [("bfloat16", "80,90,100"), ("float32", "90")])
 def test_compiled_kernels_round_as_they_should(dtype: str, architectures: str) -> None:
     reports = json.loads(
-        run("tests/kernels_aot.py", "weigh,verify", dtype, architectures, TRITON_INTERPRET="0")
+        run("tests/kernels_aot.py", "walk,block", dtype, architectures, TRITON_INTERPRET="0")
     )
     assert len(reports) == 2 * len(architectures.split(","))
     for report in reports:
@@ -45,27 +57,42 @@ def test_compiled_kernels_round_as_they_should(dtype: str, architectures: str) -
         assert report["binary"] > 0
 
 
-@pytest.mark.parametrize("certain", [False, True])
-def test_a_launch_waits_for_nothing(certain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+LAUNCHED: dict[Any, tuple[str, ...]] = {
+    device: ("edit", "scan", "select", "finish"),
+    device_constraint: ("advance", "mask"),
+    verify_device: ("walk", "block"),
+}
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
+@pytest.mark.parametrize("certain", [False, True], ids=["laws", "certain"])
+@pytest.mark.parametrize("methods", [("token",), ("coupled", "block"), ("greedy", "distinct", "typical")])
+def test_a_verification_waits_for_nothing(
+    methods: tuple[Method, ...], certain: bool, tree: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the public call to the last launch: with a grammar, and with rules that see the drafts."""
     grids: list[tuple[str, Any]] = []
-    for module, names in (
-        (device, ("edit", "scan", "select", "finish")),
-        (verify_device, ("weigh", "verify")),
-    ):
+    for module, names in LAUNCHED.items():
         for name in names:
             monkeypatch.setattr(module, name, Recorded(name, grids))
-    rows, nodes, width = 2, 3, 5000
-
-    def side(places: int) -> verify_device.Side:
-        request = request_of([Parameters(top_p=0.9)] * places)
-        return verify_device.Side.of(torch.randn(places, width), request)
-
-    target, drafter = side(rows * (nodes + 1)), None if certain else side(rows * nodes)
-    chains = verify_device.Chains(
-        torch.zeros(rows, nodes, dtype=torch.int64),
-        torch.from_numpy(np.full(rows, TOKEN, np.int8)),
-        torch.zeros(rows, dtype=torch.int64),
+    monkeypatch.setattr(device_sampler, "runs_on", lambda where: True)
+    rows, nodes, width = len(methods), 3, 5000
+    sampler = Sampler(
+        LETTERS,
+        *(Constrain(GRAMMAR), TopP(0.9), FrequencyPenalty(0.2)),
+        backend="triton",
+        on_nan="mend",
+        on_empty=3,
     )
+    drafter = Sampler(Temperature(0.5), backend="triton")
+    state = sampler.start(rows, seed=1, device="cpu")
+    tokens, target = torch.zeros(rows, nodes, dtype=torch.int64), torch.randn(rows, nodes + 1, width)
+    parents = torch.tensor([-1, -1, 0]).expand(rows, -1) if tree else None
+    more = {"method": list(methods), "parents": parents, "draft_sampler": drafter}
+    laws = None if certain else torch.randn(rows, nodes, width)
+    # Parameters are uploaded once.
+    verify(tokens, laws, target, sampler, state, **more)
+    grids.clear()
 
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("the host asks for what only the device knows")
@@ -73,7 +100,10 @@ def test_a_launch_waits_for_nothing(certain: bool, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         for name in READS:
             patch.setattr(Tensor, name, refuse)
-        verify_device.launch(target, drafter, chains)
-    draw = ["edit", "scan", "select", "finish", "weigh"]
-    assert [name for name, _ in grids] == draw * (1 if certain else 2) + ["verify"]
-    assert grids[-1] == ("verify", (rows,))
+        verify(tokens, laws, target, sampler, drafting(state, list(methods)), **more)
+    by_laws = not certain and any(method in ("token", "distinct", "block") for method in methods)
+    # What is mended of NaN may be empty after it.
+    draws = (2 + by_laws) * ["edit", "scan", "select", "finish"]
+    ends = ["walk"] * any(method != "block" for method in methods) + ["block"] * ("block" in methods)
+    assert [name for name, _ in grids] == ["advance", "mask", *draws, *ends]
+    assert grids[-1] == (ends[-1], (rows,))

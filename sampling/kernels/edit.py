@@ -65,14 +65,14 @@ END_TOKEN = tl.constexpr(2)
 
 # What changes from step to step must not make another kernel; drafts may be a part of something.
 @triton.jit(
-    do_not_specialize=["history_size", "end_tokens_size", "capacity"],
+    do_not_specialize=["history_size", "drafts_size", "end_tokens_size", "capacity"],
     do_not_specialize_on_alignment=["drafts", "local"],
 )
 def edit(
     logits, row_stride, stride, width, treatments,
     whole, real, stages, stages_size, slots, positions,
     mask, allowed,
-    history, history_size, lengths, prompt_lengths, drafts, local, end_tokens, end_tokens_size,
+    history, history_size, lengths, prompt_lengths, drafts, drafts_size, local, end_tokens, end_tokens_size,
     bias_tokens, bias_values, phrase_spans, phrase_tokens,
     touched, places, biases, outs, in_prompt, in_output,
     plain, words, masked, divisors, edited, edited_values, edited_count, capacity, bins,
@@ -91,8 +91,9 @@ def edit(
         allowed: int32 [some, words], the same for lists of allowed tokens.
         history, history_size: int32 [slots, n], prompt and output as one text, from the left.
         lengths, prompt_lengths: int32 [slots], of the text and of its prompt.
-        drafts: int32 [rows], the draft before each row that is not a slot's first.
-        local: int32 [rows], how many drafts come before a row; those rows stand right before it.
+        drafts, drafts_size: int32 [rows, n], the last drafts before each row, at its right end; with fewer
+            than come before it, they go on in the rows before.
+        local: int32 [rows], how many drafts come before a row.
         end_tokens, end_tokens_size: int [slots, n]; negative ids are padding.
         bias_tokens, bias_values, phrase_spans, phrase_tokens: as in `Columns`, ids as int32.
         touched, places: int32 [rows, words], of any content.
@@ -143,7 +144,7 @@ def edit(
         before = tl.load(local + row)
         text = (
             history + slot * history_size, tl.load(lengths + slot), tl.load(prompt_lengths + slot),
-            drafts + row + 1 - before, before,
+            drafts + (row + 1) * drafts_size - before, before,
         )  # fmt: skip
         named = (
             settings, width, penalises, text, end_tokens + slot * end_tokens_size, end_tokens_size,

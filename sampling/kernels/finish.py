@@ -100,7 +100,7 @@ def finish(
     bins, peaks, peaks_size,
     totals, weighted, counts, scores, score_tokens, programs,
     blocks, candidates, room,
-    tokens, kept, row_flags, logprobs, entropies, lasts, sums, last_treatments,
+    tokens, kept, row_flags, logprobs, entropies, lasts, sums, firsts, tops, last_treatments,
     ENTROPY: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows).
@@ -116,6 +116,7 @@ def finish(
         logprobs, entropies: float32 [rows], results; entropies only with `ENTROPY`.
         lasts, sums: int64 [rows], results: the rank of the last token of the law, -1 for what is no law; its
             mass.
+        firsts, tops: int64, float32 [rows], results: the likeliest token and its logit.
         last_treatments: int32 [rows], results: under which treatment that is so.
         PROGRAMS: a power of two, at least `programs`.
     """
@@ -136,6 +137,8 @@ def finish(
     product = tl.zeros([], tl.int64)
     d = tl.zeros([], tl.float32)
     last = tl.full([], -1, tl.int64)
+    tl.store(firsts + at, token.to(tl.int64))
+    tl.store(tops + at, unordered(top_key))
     if wrong != 0:
         token = tl.full([], NO_TOKEN, tl.int32)
         left = tl.zeros([], tl.int64)
@@ -175,7 +178,7 @@ def finish(
     tl.store(kept + at, left)
     tl.store(row_flags + at, wrong.to(tl.uint8))
     tl.store(lasts + at, last)
-    tl.store(sums + at, total)
+    tl.store(sums + at, tl.where(wrong == 0, total, 0))
     tl.store(last_treatments + at, treatment)
     if wrong != 0:
         tl.store(logprobs + at, OUT)

@@ -1,11 +1,24 @@
-"""Verification of drafts: which of a row's chain stand, and the token after them.
+"""Verification of drafts: which of a row's stand, and the token after them.
 
-    weigh   one program a place   where its law ends, how much that is, and what it says of the draft there
-    verify  one program a row     the drafts in order, and what is drawn where they end
+    walk    one program a row   down the tree of drafts, by every method but "block"
+    block   one program a row   along the chain of drafts, by "block"
 
-Both come after the draw of every place, `select` of which has binned the logits. A place has the law that
-`finish` draws from: all tokens up to a rank. With a refused draft, the next token is drawn from what the
-target has more than the drafter, which `verify` finds by going through the one row of logits twice.
+Both come after the draw of every place, which has left what laws are: all tokens up to a rank. So the mass of
+a token is looked up, and only where chances refuse a draft are all logits of a place read again, for what the
+target has more than the drafter.
+
+A law is a tuple of what belongs to one place:
+
+    logits, stride, width       see `rows.py`
+    divisor                     likewise
+    plain, touched, places      int32 words, as `edit` leaves them
+    values, masked              what it leaves, too
+    top                         the logit of the likeliest token
+    temperature, late           before the filters and after them
+    last                        the rank of the last token
+
+A draft is a tuple of the law that it was drawn from, its token, the mass of that law, and its older siblings
+that this law does not have: their ids and parents, the parent, and from where to where they are.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
@@ -15,350 +28,415 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from sortition.sampling import noise, verification
-from sortition.sampling.kernels.finish import (
-    LAST,
-    NO_TOKEN,
-    ROUNDER,
-    bound,
-    collect,
-    d_at,
-    filtered,
-    rank_of,
-    step_of,
-    steps_of,
-)
-from sortition.sampling.kernels.layout import (
-    BINS,
-    FILTERED,
-    GREEDY,
-    LATE_TEMPERATURE,
-    MODE,
-    REAL,
-    TEMPERATURE,
-    WHOLE,
-)
+from sortition.sampling import noise, verification, verify_rules
+from sortition.sampling.kernels.finish import NO_TOKEN, ROUNDER, rank_of
+from sortition.sampling.kernels.layout import EDIT_TEMPERATURE, LATE_TEMPERATURE, REAL, TEMPERATURE
 from sortition.sampling.kernels.numerics import (
     MASS_ONE,
     OUT,
+    counted,
+    exp,
     gumbel,
     log,
     log_total,
     mass,
     shifted,
     tempered,
-    unordered,
+    words_from,
     words_of,
 )
-from sortition.sampling.kernels.rows import (
-    LEAST_KEY,
-    NO_SUCH_TOKEN,
-    best_of,
-    better_of,
-    chunks_of,
-    row_of,
-    tile_of,
-    top_of,
-)
+from sortition.sampling.kernels.rows import LEAST_KEY, NO_SUCH_TOKEN, best_of, better_of, divided
 
 LIKELIEST = tl.constexpr(verification.GREEDY)
 TOKEN = tl.constexpr(verification.TOKEN)
 DISTINCT = tl.constexpr(verification.DISTINCT)
+BY_BLOCK = tl.constexpr(verification.BLOCK)
+TYPICAL = tl.constexpr(verification.TYPICAL)
+TYPICAL_SHARE = tl.constexpr(verification.TYPICAL_SHARE)
+TYPICAL_SPREAD = tl.constexpr(verification.TYPICAL_SPREAD)
+ROOT = tl.constexpr(verify_rules.ROOT)
+SUM_ONE = tl.constexpr(2.0**verify_rules.SUM_BITS)
 COIN = tl.constexpr(noise.COIN)
 """Stream of coins."""
 COIN_UNIT = tl.constexpr(2.0**-52)
 
 
-@triton.jit(do_not_specialize=["capacity"])
-def weigh(
-    logits, row_stride, stride, width,
-    whole, real, filters, filters_size, slots,
-    plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
-    best, best_token, flags,
-    bins, peaks, peaks_size, totals, programs,
-    blocks, candidates, room,
-    asked,
-    lasts, sums, weights, logprobs, likeliest,
-    PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Grid (places).
-
-    Args:
-        logits to room: as of `finish`, but for what it does not name.
-        asked: int64 [places], a token of each, or a negative number.
-        lasts: int64 [places], results: the rank of the last token of the law, -1 for what is no law.
-        sums: int64 [places], results: its mass.
-        weights: int64 [places], results: that of the token that is asked for, 0 if it is none of the law.
-        logprobs: float32 [places], results: ln of that token's probability.
-        likeliest: int64 [places], results: the likeliest token.
-    """
-    at = tl.program_id(0)
-    wide = at.to(tl.int64)
-    slot = tl.load(slots + at)
-    settings, reals = whole + slot * WHOLE, real + slot * REAL
-    top_key, first, wrong = top_of(at, best, best_token, flags, programs, PROGRAMS)
-    last = tl.full([], -1, tl.int64)
-    total, weight = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
-    logprob = tl.full([], OUT, tl.float32)
-    if wrong == 0:
-        mode = tl.load(settings + MODE)
-        top = unordered(top_key)
-        temperature, late_temperature = temperatures_of(reals)
-        row = row_of(
-            at, logits, row_stride, stride, width,
-            plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
-            tl.zeros([], tl.int32),
-        )  # fmt: skip
-        if mode == GREEDY:
-            last = rank_of(tl.zeros([], tl.float32), first)
-            total = mass(tl.zeros([], tl.float32))
-        else:
-            some = tl.arange(0, PROGRAMS)
-            total = tl.sum(tl.load(totals + at * programs + some, mask=some < programs, other=0), axis=0)
-            last = tl.full([], LAST, tl.int64)
-            if mode == FILTERED:
-                program = filters + slot * filters_size
-                reach, reached = bound(settings, reals, program, bins + wide * BINS, total)
-                listed = reached <= room
-                source = (row, top, temperature, candidates + wide * room, tl.where(listed, reached, -1))
-                if listed:
-                    row_peaks, row_blocks = peaks + wide * peaks_size, blocks + wide * peaks_size
-                    collect(source, reach, row_peaks, peaks_size, row_blocks, BLOCK)
-                last = filtered(source, settings, reals, program, total, BLOCK)
-                last, total = end_of(source, last, late_temperature, BLOCK)
-        rank, d = place_of(row, tl.load(asked + at), top, temperature, BLOCK)
-        if rank <= last:
-            d = tempered(d, late_temperature)
-            weight = mass(d)
-            logprob = (d.to(tl.float64) - log_total(total)).to(tl.float32)
-    tl.store(lasts + at, last)
-    tl.store(sums + at, total)
-    tl.store(weights + at, weight)
-    tl.store(logprobs + at, logprob)
-    tl.store(likeliest + at, tl.where(wrong == 0, first, NO_TOKEN).to(tl.int64))
-
-
-@triton.jit(do_not_specialize=["capacity", "drafts_capacity", "stream"])
-def verify(
+@triton.jit(do_not_specialize=["nodes", "capacity", "drafts_capacity", "stream"])
+def walk(
     logits, row_stride, stride, width, real, slots,
-    plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
-    best, best_token, flags, programs, lasts, sums, weights, logprobs, likeliest,
+    plain, words, masked, touched, places, values, capacity, tops, lasts, masses,
     drafts_logits, drafts_row_stride, drafts_stride, drafts_width, drafts_real, drafts_slots,
-    drafts_plain, drafts_words, drafts_masked, drafts_divisors,
-    drafts_edited, drafts_edited_values, drafts_edited_count, drafts_capacity,
-    drafts_best, drafts_best_token, drafts_flags, drafts_programs, drafts_lasts, drafts_sums, drafts_weights,
-    tokens, nodes, methods, coins, seeds, positions, stream,
-    drawn, drawn_logprobs, drawn_flags, masses,
+    drafts_plain, drafts_words, drafts_masked, drafts_touched, drafts_places, drafts_values, drafts_capacity,
+    drafts_tops, drafts_lasts, drafts_masses,
+    firsts, tokens, parents, nodes, methods, coins, seeds, positions, stream,
+    drawn, drawn_logprobs, drawn_entropies, flags, left,
     accepted, found, found_logprobs, path, found_flags,
-    CERTAIN: tl.constexpr, PROGRAMS: tl.constexpr, DRAFTS_PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
+    CERTAIN: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows). A row has nodes + 1 places of the target, and nodes of the drafter.
 
     Args:
-        logits to likeliest: of the target, and what `weigh` says of its places.
-        drafts_logits to drafts_weights: the same of the drafter; of anything if drafts are certain.
-        tokens: int64 [rows, nodes], drafts; from a negative one on there are none.
+        logits, row_stride, stride, width: of the target, a row for each place; see `rows.py`.
+        real, slots: see `layout.py` and `edit`.
+        plain to capacity: what `edit` has left.
+        tops, lasts, masses: what `finish` has left of laws.
+        drafts_logits to drafts_masses: the same of the drafter; of anything with `CERTAIN`.
+        firsts: what else `finish` has left of the target's laws.
+        tokens: int64 [rows, nodes], drafts; a negative one is none.
+        parents: int64 [rows, nodes]; what does not come before a node is no parent.
         methods: int8 [rows].
         coins: int64 [rows], seeds.
         seeds: int64 [slots of the target].
         positions: int64 [places of the target].
-        drawn, drawn_logprobs, drawn_flags: int64, float32, uint8 [places], draws of the target.
-        masses: int64 [rows, drafts_width], of any content.
-        accepted, found, found_logprobs, path, found_flags: results, as in `Verified`.
+        drawn, drawn_logprobs, drawn_entropies, flags: int64, float32, float32, uint8 [places], draws of the
+            target; entropies only if a method is `TYPICAL`, else None.
+        left: float64 [rows, width], of any content; of anything if no method is `TOKEN` or `DISTINCT`.
+        accepted, found, found_logprobs, path, found_flags: results, as in `Verified`, where nothing is said
+            yet: -1, and -inf.
         CERTAIN: whether drafts have no law.
+        NODES: a power of two, at least nodes.
     """
-    at = tl.program_id(0)
-    wide = at.to(tl.int64)
+    at = tl.program_id(0).to(tl.int64)
     method = tl.load(methods + at)
-    by_laws = (method == TOKEN) | (method == DISTINCT)
-    coin_seed = tl.load(coins + at)
-    places, drafts = at * (nodes + 1), at * nodes
-    for node in range(nodes):
-        tl.store(path + drafts + node, tl.full([], NO_TOKEN, tl.int64))
-        tl.store(found + places + node + 1, tl.full([], NO_TOKEN, tl.int64))
-        tl.store(found_logprobs + places + node + 1, tl.full([], OUT, tl.float32))
-    tl.debug_barrier()
-    node = tl.zeros([], tl.int32)
+    if method == BY_BLOCK:
+        return
+    target = (
+        logits, row_stride, stride, width, real, slots,
+        plain, words, masked, touched, places, values, capacity, tops, lasts,
+    )  # fmt: skip
+    drafter = (
+        drafts_logits, drafts_row_stride, drafts_stride, drafts_width, drafts_real, drafts_slots,
+        drafts_plain, drafts_words, drafts_masked, drafts_touched, drafts_places, drafts_values,
+        drafts_capacity, drafts_tops, drafts_lasts,
+    )  # fmt: skip
+    first_place, first_node = at * (nodes + 1), at * nodes
+    row_left = left + at * width
+    some = tl.arange(0, NODES)
+    drafts = tl.load(tokens + first_node + some, mask=some < nodes, other=NO_TOKEN)
+    hangs_on = tl.load(parents + first_node + some, mask=some < nodes, other=NO_TOKEN).to(tl.int32)
+    node = tl.full([], ROOT, tl.int32)
+    count = tl.zeros([], tl.int32)
     going = tl.full([], 1, tl.int32)
     while going != 0:
-        place = places + node
-        draft = tl.load(tokens + drafts + node, mask=node < nodes, other=NO_TOKEN)
-        right = tl.load(drawn_flags + place) == 0
-        wanted = tl.where(method == LIKELIEST, tl.load(likeliest + place), tl.load(drawn + place))
-        stands = draft == wanted
-        if by_laws:
-            p, q = tl.load(weights + place).to(tl.float64), tl.full([], 1.0, tl.float64)
-            if CERTAIN == 0:
-                # Behind the last draft nothing is read: there a place has no draft.
-                there = node < nodes
-                q_total = tl.load(drafts_sums + drafts + node, mask=there, other=0)
-                q_mass = tl.load(drafts_weights + drafts + node, mask=there, other=0)
-                p = p * q_total.to(tl.float64)
-                q = q_mass.to(tl.float64)
-            q = q * tl.load(sums + place).to(tl.float64)
-            coin = coin_of(coin_seed, tl.load(positions + place).to(tl.uint32))
-            stands = (q > 0.0) & (coin * q < p)
-        stands = stands & right & (draft >= 0)
-        if stands:
-            tl.store(path + drafts + node, node.to(tl.int64))
-            tl.store(found + place, draft)
-            tl.store(found_logprobs + place, tl.load(logprobs + place))
-        going = stands.to(tl.int32)
-        node += going
-    place = places + node
-    flag = tl.load(drawn_flags + place)
-    token, logprob = tl.load(drawn + place), tl.load(drawn_logprobs + place)
-    if (method == LIKELIEST) & (flag == 0):
-        token = tl.load(likeliest + place)
-        zero = tl.zeros([], tl.float64)
-        logprob = (zero - log_total(tl.load(sums + place))).to(tl.float32)
-    draft = tl.load(tokens + drafts + node, mask=node < nodes, other=NO_TOKEN)
-    if by_laws & (flag == 0) & (draft >= 0):
-        key, _, _ = top_of(place, best, best_token, flags, programs, PROGRAMS)
-        row = row_of(
-            place, logits, row_stride, stride, width,
-            plain, words, masked, divisors, edited, edited_values, edited_count, capacity,
-            tl.zeros([], tl.int32),
-        )  # fmt: skip
-        slot = tl.load(slots + place)
-        temperature, late_temperature = temperatures_of(real + slot * REAL)
-        law = (row, unordered(key), temperature, late_temperature, tl.load(lasts + place))
-        total = tl.load(sums + place).to(tl.float64)
-        row_masses = masses + wide * drafts_width
-        q_total = tl.full([], 1.0, tl.float64)
+        place = first_place + node + 1
+        flag = tl.load(flags + place)
+        token, logprob = tl.load(drawn + place), tl.load(drawn_logprobs + place)
+        child = tl.full([], NODES, tl.int32)
+        if flag == 0:
+            law = law_of(target, place)
+            total = tl.load(masses + place)
+            below = (hangs_on == node) & (some > node) & (drafts >= 0)
+            if (method == TOKEN) | (method == DISTINCT):
+                position = tl.load(positions + place).to(tl.uint32)
+                law_total = total.to(tl.float64)
+                changed = tl.zeros([], tl.int32)
+                number = tl.zeros([], tl.int32)
+                first = tl.min(tl.where(below, some, NODES), axis=0)
+                candidate = first
+                while candidate < NODES:
+                    draft_token = tl.load(tokens + first_node + candidate)
+                    its_law = law_of(drafter, first_node + candidate)
+                    draft_total = tl.full([], 1.0, tl.float64)
+                    if CERTAIN == 0:
+                        draft_total = tl.load(drafts_masses + first_node + candidate).to(tl.float64)
+                    q = drafted(its_law, draft_token, draft_token, candidate >= 0, CERTAIN)
+                    begin = candidate
+                    if method == DISTINCT:
+                        begin = first
+                        older = below & (some < candidate)
+                        again = (drafts[:, None] == drafts[None, :]) & older[None, :]
+                        again &= some[None, :] < some[:, None]
+                        counts = older & (tl.sum(again.to(tl.int32), axis=1) == 0)
+                        draft_total -= tl.sum(drafted(its_law, draft_token, drafts, counts, CERTAIN), axis=0)
+                        tried = tl.max((older & (drafts == draft_token)).to(tl.int32), axis=0)
+                        q = tl.where(tried != 0, 0.0, q)
+                    siblings = (tokens + first_node, parents + first_node, node, begin, candidate)
+                    draft = (its_law, draft_token, draft_total, siblings)
+                    p = mass_of(law, draft_token, candidate >= 0)
+                    if changed != 0:
+                        p = tl.load(row_left + draft_token, mask=draft_token < width, other=0.0)
+                    q = q * law_total
+                    coin = coin_of(tl.load(coins + at), position, number)
+                    if (q > 0.0) & (coin * q < p * draft_total):
+                        child = candidate
+                        candidate = tl.full([], NODES, tl.int32)
+                    else:
+                        one = tl.full([], 1.0, tl.float64)
+                        law_total, changed = residual(
+                            law, row_left, law_total, changed, one, draft, CERTAIN, BLOCK
+                        )
+                        candidate = tl.min(tl.where(below & (some > candidate), some, NODES), axis=0)
+                        number += 1
+                if (child == NODES) & (changed != 0):
+                    slot = tl.load(slots + place)
+                    token = drawn_from(row_left, width, tl.load(seeds + slot), position, stream, BLOCK)
+                    logprob = logprob_of(law, token, total)
+            else:
+                if method == LIKELIEST:
+                    token = tl.load(firsts + place)
+                    logprob = logprob_of(law, token, total)
+                stands = below & (drafts == token)
+                if drawn_entropies is not None:  # noqa: SIM102
+                    if method == TYPICAL:
+                        least = least_typical(tl.load(drawn_entropies + place), total)
+                        stands = below & (mass_of(law, drafts, below) > least)
+                child = tl.min(tl.where(stands, some, NODES), axis=0)
+            if child < NODES:
+                token = tl.load(tokens + first_node + child)
+                logprob = logprob_of(law, token, total)
+                tl.store(path + first_node + count, child.to(tl.int64))
+        tl.store(found + first_place + count, token)
+        tl.store(found_logprobs + first_place + count, logprob)
+        tl.store(found_flags + at, flag)
+        going = (child < NODES).to(tl.int32)
+        node = tl.where(child < NODES, child, node)
+        count += going
+    tl.store(accepted + at, count.to(tl.int64))
+
+
+@triton.jit(do_not_specialize=["nodes", "capacity", "drafts_capacity", "stream"])
+def block(
+    logits, row_stride, stride, width, real, slots,
+    plain, words, masked, touched, places, values, capacity, tops, lasts, masses,
+    drafts_logits, drafts_row_stride, drafts_stride, drafts_width, drafts_real, drafts_slots,
+    drafts_plain, drafts_words, drafts_masked, drafts_touched, drafts_places, drafts_values, drafts_capacity,
+    drafts_tops, drafts_lasts, drafts_masses,
+    tokens, parents, nodes, methods, coins, seeds, positions, stream,
+    drawn, drawn_logprobs, flags, left,
+    accepted, found, found_logprobs, path, found_flags,
+    CERTAIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows). `verify_rules.block`; the arguments are those of `walk`.
+
+    A draft whose parent is not the one before it is none.
+    """
+    at = tl.program_id(0).to(tl.int64)
+    if tl.load(methods + at) != BY_BLOCK:
+        return
+    target = (
+        logits, row_stride, stride, width, real, slots,
+        plain, words, masked, touched, places, values, capacity, tops, lasts,
+    )  # fmt: skip
+    drafter = (
+        drafts_logits, drafts_row_stride, drafts_stride, drafts_width, drafts_real, drafts_slots,
+        drafts_plain, drafts_words, drafts_masked, drafts_touched, drafts_places, drafts_values,
+        drafts_capacity, drafts_tops, drafts_lasts,
+    )  # fmt: skip
+    first_place, first_node = at * (nodes + 1), at * nodes
+    row_left = left + at * width
+    coins_seed = tl.load(coins + at)
+    one = tl.full([], 1.0, tl.float64)
+    unchanged = tl.zeros([], tl.int32)
+    share, accepted_share = one, one
+    length, count = tl.zeros([], tl.int32), tl.zeros([], tl.int32)
+    going = tl.full([], 1, tl.int32)
+    while going != 0:
+        place, its = first_place + length, first_node + length
+        there = length < nodes
+        draft_token = tl.load(tokens + its, mask=there, other=NO_TOKEN)
+        hangs_on = tl.load(parents + its, mask=there, other=NO_TOKEN)
+        total = tl.load(masses + place).to(tl.float64)
+        drafts_total = one
         if CERTAIN == 0:
-            its = drafts + node
-            q_total = tl.load(drafts_sums + its).to(tl.float64)
-            its_key, _, _ = top_of(
-                its, drafts_best, drafts_best_token, drafts_flags, drafts_programs, DRAFTS_PROGRAMS
-            )
-            its_row = row_of(
-                its, drafts_logits, drafts_row_stride, drafts_stride, drafts_width,
-                drafts_plain, drafts_words, drafts_masked, drafts_divisors,
-                drafts_edited, drafts_edited_values, drafts_edited_count, drafts_capacity,
-                tl.zeros([], tl.int32),
-            )  # fmt: skip
-            its_temperature, its_late = temperatures_of(drafts_real + tl.load(drafts_slots + its) * REAL)
-            its_law = (its_row, unordered(its_key), its_temperature, its_late, tl.load(drafts_lasts + its))
-            spread(its_law, row_masses, drafts_width, BLOCK)
-        drafted = (row_masses, drafts_width, draft, q_total, total)
-        keyed = (tl.load(seeds + slot), tl.load(positions + place).to(tl.uint32), stream)
-        other, d = left_over(law, drafted, keyed, CERTAIN, BLOCK)
-        if other != NO_SUCH_TOKEN:
-            token = other.to(tl.int64)
-            logprob = (d.to(tl.float64) - log_total(tl.load(sums + place))).to(tl.float32)
-    tl.store(accepted + at, node.to(tl.int64))
+            drafts_total = tl.load(drafts_masses + its, mask=there, other=0).to(tl.float64)
+        goes_on = (draft_token >= 0) & (hangs_on == length - 1) & (tl.load(flags + place) == 0)
+        goes_on &= drafts_total > 0.0
+        law = law_of(target, place)
+        # Behind the last draft there is none to read of.
+        its_law = law_of(drafter, tl.where(there, its, 0))
+        draft = (its_law, draft_token, drafts_total, (tokens, parents, length, length, length))
+        if length > 0:
+            coin = coin_of(coins_seed, tl.load(positions + place - 1).to(tl.uint32), unchanged)
+            stands = coin < share
+            if goes_on:
+                whole = total * drafts_total
+                more = tl.zeros([], tl.int64)
+                for first in range(0, width, BLOCK):
+                    ids = first + tl.arange(0, BLOCK)
+                    some = more_of(law, row_left, total, unchanged, share, draft, ids, CERTAIN)
+                    units = (some / whole) * SUM_ONE + ROUNDER - ROUNDER
+                    more += tl.sum(units.to(tl.int64), axis=0)
+                held = more.to(tl.float64) / SUM_ONE
+                bound = held + (1.0 - share)
+                stands = (share >= 1.0) | ((bound > 0.0) & (coin * bound < held))
+            count = tl.where(stands, length, count)
+            accepted_share = tl.where(stands, share, accepted_share)
+        if goes_on:
+            p = mass_of(law, draft_token, there) * drafts_total
+            q = drafted(its_law, draft_token, draft_token, there, CERTAIN) * total
+            share = tl.where(q > 0.0, tl.minimum(share * p / tl.where(q > 0.0, q, 1.0), 1.0), 0.0)
+            tl.store(path + its, length.to(tl.int64))
+            tl.store(found + place, draft_token)
+            tl.store(found_logprobs + place, logprob_of(law, draft_token, tl.load(masses + place)))
+        going = goes_on.to(tl.int32)
+        length += going
+    for node in range(count, length):
+        tl.store(path + first_node + node, tl.full([], NO_TOKEN, tl.int64))
+        tl.store(found + first_place + node + 1, tl.full([], NO_TOKEN, tl.int64))
+        tl.store(found_logprobs + first_place + node + 1, tl.full([], OUT, tl.float32))
+    place = first_place + count
+    token, logprob = tl.load(drawn + place), tl.load(drawn_logprobs + place)
+    if count < length:
+        its = first_node + count
+        law, total = law_of(target, place), tl.load(masses + place)
+        drafts_total = one
+        if CERTAIN == 0:
+            drafts_total = tl.load(drafts_masses + its).to(tl.float64)
+        siblings = (tokens, parents, count, count, count)
+        draft = (law_of(drafter, its), tl.load(tokens + its), drafts_total, siblings)
+        _, changed = residual(
+            law, row_left, total.to(tl.float64), unchanged, accepted_share, draft, CERTAIN, BLOCK
+        )
+        if changed != 0:
+            seed = tl.load(seeds + tl.load(slots + place))
+            position = tl.load(positions + place).to(tl.uint32)
+            token = drawn_from(row_left, width, seed, position, stream, BLOCK)
+            logprob = logprob_of(law, token, total)
+    tl.store(accepted + at, count.to(tl.int64))
     tl.store(found + place, token)
     tl.store(found_logprobs + place, logprob)
-    tl.store(found_flags + at, flag)
+    tl.store(found_flags + at, tl.load(flags + place))
 
 
 @triton.jit
-def temperatures_of(reals):
-    """Those before and after the filters."""
-    early, late = tl.load(reals + TEMPERATURE), tl.load(reals + LATE_TEMPERATURE)
-    return early.to(tl.float32), late.to(tl.float32)
+def law_of(side, place):
+    """The law of a place of one model."""
+    (
+        logits, row_stride, stride, width, real, slots,
+        plain, words, masked, touched, places, values, capacity, tops, lasts,
+    ) = side  # fmt: skip
+    reals = real + tl.load(slots + place) * REAL
+    return (
+        logits + place * row_stride, stride, width, tl.load(reals + EDIT_TEMPERATURE).to(tl.float32),
+        plain + place * words, touched + place * words, places + place * words, values + place * capacity,
+        tl.load(masked + place), tl.load(tops + place),
+        tl.load(reals + TEMPERATURE).to(tl.float32), tl.load(reals + LATE_TEMPERATURE).to(tl.float32),
+        tl.load(lasts + place),
+    )  # fmt: skip
 
 
 @triton.jit
-def end_of(source, last, late_temperature, BLOCK: tl.constexpr):
-    """The rank of the last candidate up to a rank, and their mass after the temperature that comes last.
-
-    The rank that filters give tells candidates from each other, but not from tokens that were never listed.
-    """
-    furthest, total = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
-    for step in range(steps_of(source, BLOCK)):
-        rank, inside = step_of(source, step, last, BLOCK)
-        furthest = tl.maximum(furthest, tl.max(tl.where(inside, rank, 0), axis=0))
-        total += tl.sum(tl.where(inside, mass(tempered(d_at(rank), late_temperature)), 0), axis=0)
-    return furthest, total
-
-
-@triton.jit
-def place_of(row, asked, top, temperature, BLOCK: tl.constexpr):
-    """The rank of a token, which is beyond `LAST` where it is not eligible, and its d."""
-    _, _, width, _, _, _, _, _, _, _ = row
-    plain, chunks = chunks_of(row, BLOCK)
-    token = tl.where((asked >= 0) & (asked < width), asked, 0).to(tl.int32)
-    tokens, values, eligible = tile_of(row, token // BLOCK, BLOCK)
-    value = tl.max(tl.where(eligible & (tokens == token), values, OUT), axis=0)
-    for chunk in range(plain, chunks):
-        tokens, values, eligible = tile_of(row, chunk, BLOCK)
-        value = tl.maximum(value, tl.max(tl.where(eligible & (tokens == token), values, OUT), axis=0))
-    d = tempered(shifted(tl.where(value == OUT, top, value), top), temperature)
-    there = (value != OUT) & (asked >= 0) & (asked < width)
-    return tl.where(there, rank_of(d, token), LAST + 1), d
+def d_of(law, tokens, asked):
+    """The d of the tokens that are asked for, and which of them the law has."""
+    logits, stride, width, divisor, plain, touched, places, values, masked, top, temperature, late, last = law
+    there = asked & (tokens >= 0) & (tokens < width)
+    token = tl.where(there, tokens, 0).to(tl.int32)
+    value = tl.load(logits + token.to(tl.int64) * stride, mask=there, other=OUT).to(tl.float32)
+    value = divided(value, divisor)
+    if masked != 0:
+        word, bit = token >> 5, token & 31
+        is_plain = ((tl.load(plain + word, mask=there, other=0) >> bit) & 1) != 0
+        marks = tl.load(touched + word, mask=there, other=0)
+        is_edited = there & (((marks >> bit) & 1) != 0)
+        less = marks & ((1 << bit) - 1)
+        at = tl.load(places + word, mask=is_edited, other=0) + counted(less.to(tl.uint32, bitcast=True))
+        value = tl.where(is_plain, value, tl.load(values + at, mask=is_edited, other=OUT))
+    value = value + 0.0
+    there &= value != OUT
+    d = tempered(shifted(tl.where(there, value, top), top), temperature)
+    there &= rank_of(d, token) <= last
+    return tempered(d, late), there
 
 
 @triton.jit
-def of_law(law, chunk, BLOCK: tl.constexpr):
-    """One tile of a law: tokens, their d, and which of them it has."""
-    row, top, temperature, late_temperature, last = law
-    tokens, values, eligible = tile_of(row, chunk, BLOCK)
-    d = tempered(shifted(tl.where(eligible, values, top), top), temperature)
-    inside = eligible & (rank_of(d, tokens) <= last)
-    return tokens, tempered(d, late_temperature), inside
+def mass_of(law, tokens, asked):
+    """The mass of the tokens that are asked for, float64; 0 for all others."""
+    d, there = d_of(law, tokens, asked)
+    return tl.where(there, mass(d), 0).to(tl.float64)
 
 
 @triton.jit
-def spread(law, masses, width, BLOCK: tl.constexpr):
-    """Write the mass of every token of a law, and 0 for all others."""
-    for first in range(0, width, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        tl.store(masses + at, tl.zeros([BLOCK], tl.int64), mask=at < width)
-    tl.debug_barrier()
-    _, chunks = chunks_of(law[0], BLOCK)
-    for chunk in range(chunks):
-        tokens, d, inside = of_law(law, chunk, BLOCK)
-        tl.store(masses + tokens, mass(d), mask=inside)
-    tl.debug_barrier()
+def logprob_of(law, token, total):
+    """ln of a token's probability, -inf for one that the law does not have."""
+    d, there = d_of(law, token, token >= 0)
+    return tl.where(there, (d.to(tl.float64) - log_total(total)).to(tl.float32), OUT)
 
 
 @triton.jit
-def excess_of(law, drafted, chunk, CERTAIN: tl.constexpr, BLOCK: tl.constexpr):
-    """One tile of `verify_rules.excess`: tokens, their d in the target, float64 excess, 0 for no token."""
-    masses, drafts_width, draft, q_total, p_total = drafted
-    tokens, d, inside = of_law(law, chunk, BLOCK)
+def drafted(law, draft_token, tokens, asked, CERTAIN: tl.constexpr):
+    """The mass of tokens in the law that a draft was drawn from, float64."""
     if CERTAIN:
-        q = (tokens == draft).to(tl.float64)
+        return (asked & (tokens == draft_token)).to(tl.float64)
     else:
-        q = tl.load(masses + tokens, mask=inside & (tokens < drafts_width), other=0).to(tl.float64)
-    more = mass(d).to(tl.float64) * q_total - q * p_total
-    return tokens, d, tl.where(inside, tl.maximum(more, 0.0), 0.0)
+        return mass_of(law, tokens, asked)
 
 
 @triton.jit
-def left_over(law, drafted, keyed, CERTAIN: tl.constexpr, BLOCK: tl.constexpr):
-    """The token that wins among what the target has more than the drafter, and its d; none for nothing."""
-    seed, position, stream = keyed
-    _, chunks = chunks_of(law[0], BLOCK)
+def more_of(law, left, total, changed, share, draft, ids, CERTAIN: tl.constexpr):
+    """`verify_rules.excess` of some tokens over a draft.
+
+    Args:
+        law: of the target.
+        left, total, changed: what has become of its masses, if `changed`.
+        share: of the target.
+        draft: see above.
+        ids: int32 [n].
+    """
+    its_law, draft_token, draft_total, siblings = draft
+    tokens, parents, node, begin, end = siblings
+    width = law[2]
+    if changed != 0:  # noqa: SIM108
+        p = tl.load(left + ids, mask=ids < width, other=0.0)
+    else:
+        p = mass_of(law, ids, ids < width)
+    q = drafted(its_law, draft_token, ids, ids < width, CERTAIN)
+    for sibling in range(begin, end):
+        if tl.load(parents + sibling) == node:
+            q = tl.where(ids == tl.load(tokens + sibling), 0.0, q)
+    return tl.maximum(share * (p * draft_total) - q * total, 0.0)
+
+
+@triton.jit
+def residual(law, left, total, changed, share, draft, CERTAIN: tl.constexpr, BLOCK: tl.constexpr):
+    """`verify_rules.residual`, which goes to `left`; what its total is then, and whether it has changed."""
+    width = law[2]
     most = tl.zeros([], tl.float64)
-    for chunk in range(chunks):
-        tokens, d, more = excess_of(law, drafted, chunk, CERTAIN, BLOCK)
-        most = tl.maximum(most, tl.max(more, axis=0))
+    for first in range(0, width, BLOCK):
+        ids = first + tl.arange(0, BLOCK)
+        some = more_of(law, left, total, changed, share, draft, ids, CERTAIN)
+        most = tl.maximum(most, tl.max(some, axis=0))
+    if most > 0.0:
+        sum_of_units = tl.zeros([], tl.int64)
+        for first in range(0, width, BLOCK):
+            ids = first + tl.arange(0, BLOCK)
+            some = more_of(law, left, total, changed, share, draft, ids, CERTAIN)
+            units = (some / most) * MASS_ONE + ROUNDER - ROUNDER
+            tl.store(left + ids, units, mask=ids < width)
+            sum_of_units += tl.sum(units.to(tl.int64), axis=0)
+        tl.debug_barrier()
+        total = sum_of_units.to(tl.float64)
+        changed = tl.full([], 1, tl.int32)
+    return total, changed
+
+
+@triton.jit
+def drawn_from(left, width, seed, position, stream, BLOCK: tl.constexpr):
+    """The token that wins among masses, one of which is not 0."""
     key = tl.full([], LEAST_KEY, tl.int32)
     token = tl.full([], NO_SUCH_TOKEN, tl.int32)
-    winning_d = tl.full([], OUT, tl.float32)
-    if most > 0.0:
-        for chunk in range(chunks):
-            tokens, d, more = excess_of(law, drafted, chunk, CERTAIN, BLOCK)
-            # As everywhere, in units of mass, and rounded to the nearest.
-            units = (more / most) * MASS_ONE + ROUNDER - ROUNDER
-            left = units > 0.0
-            part = tl.where(left, units * (1.0 / MASS_ONE), 1.0).to(tl.float32)
-            score = log(part) + gumbel(words_of(tokens, seed, position, stream))
-            some_key, some_token = best_of(score, tokens, left)
-            some_d = tl.max(tl.where(left & (tokens == some_token), d, OUT), axis=0)
-            key, token = better_of(key, token, some_key, some_token)
-            winning_d = tl.where(token == some_token, some_d, winning_d)
-    return token, winning_d
+    for first in range(0, width, BLOCK):
+        ids = first + tl.arange(0, BLOCK)
+        units = tl.load(left + ids, mask=ids < width, other=0.0)
+        there = units > 0.0
+        part = tl.where(there, units * (1.0 / MASS_ONE), 1.0).to(tl.float32)
+        score = log(part) + gumbel(words_from(first, seed, position, stream, BLOCK))
+        some_key, some_token = best_of(score, ids, there)
+        key, token = better_of(key, token, some_key, some_token)
+    return token.to(tl.int64)
 
 
 @triton.jit
-def coin_of(seed, position):
-    """`noise.coin` of the first candidate, float64."""
-    number = tl.arange(0, 2)
-    word = words_of(number * 1, seed, position, tl.full([], COIN, tl.uint32)).to(tl.int64)
-    high = tl.sum(tl.where(number == 0, word, 0), axis=0)
-    low = tl.sum(tl.where(number == 1, word, 0), axis=0)
+def least_typical(entropy, total):
+    """The mass that a typical token is above; see `verify_reference.first_typical`."""
+    spread = exp(tl.minimum(-entropy, 0.0)).to(tl.float64)
+    return tl.minimum(TYPICAL_SHARE, TYPICAL_SPREAD * spread) * total.to(tl.float64)
+
+
+@triton.jit
+def coin_of(seed, position, number):
+    """`noise.coin` of a candidate, float64."""
+    which = tl.arange(0, 2)
+    word = words_of(4 * number + which, seed, position, tl.full([], COIN, tl.uint32)).to(tl.int64)
+    high = tl.sum(tl.where(which == 0, word, 0), axis=0)
+    low = tl.sum(tl.where(which == 1, word, 0), axis=0)
     return (((high << 20) | (low >> 12)).to(tl.float64) + 0.5) * COIN_UNIT
