@@ -16,10 +16,10 @@ and grammars are two more:
     advance  one program a request  where tokens take rows, and the classes of tokens that may come next
     mask     one for rows x tiles   those classes as bits of tokens, or applied to logits
 
-and after a draw of every place, drafts are two more:
+and after a draw of every place, drafts are one or two more, by which methods there are:
 
-    weigh    one program a place    where its law ends, how much that is, and what it says of the draft there
-    verify   one program a row      which drafts stand, and the token after them
+    walk     one program a row      which drafts of a tree stand, and the token after them
+    block    one program a row      the same for a chain that is judged as a whole
 
 Kernels have to be compiled without fused multiply-add, which `LAUNCH` says.
 """
