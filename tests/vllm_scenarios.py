@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import triton_on_cpu
+import vllm_acceptance
 
 PROCESSOR = "sortition.integrations.vllm:Processor"
 PERSON = {
@@ -408,7 +409,9 @@ def drafts(engines: Engines) -> None:
         engines.report["accepted"] = metric(llm, "vllm:spec_decode_num_accepted_tokens")
         engines.report["proposed"] = metric(llm, "vllm:spec_decode_num_draft_tokens")
         drawn = drawn_with_drafts(llm.get_tokenizer())
-        engines.report["drawn with drafts"] = generate(llm, drawn)
+        with vllm_acceptance.watched() as judged:
+            engines.report["drawn with drafts"] = generate(llm, drawn)
+        engines.report["judged drafts"] = judged
         engines.report["accepted draws"] = (
             metric(llm, "vllm:spec_decode_num_accepted_tokens") - engines.report["accepted"]
         )
