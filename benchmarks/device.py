@@ -42,6 +42,8 @@ from sortition.sampling.draw import Draw, Request
 from sortition.sampling.parameters import Parameters
 from sortition.sampling.rules import Constrain, FrequencyPenalty, Temperature, TopP
 from sortition.sampling.sampler import Sampler
+from sortition.sampling.verification import METHODS, Method
+from sortition.sampling.verify import verify
 
 DEVICE: Final = torch.device("cuda")
 ROWS: Final = (1, 8, 32, 64, 128, 256, 512)
@@ -107,6 +109,7 @@ def run(clock: Clock) -> dict[str, Any]:
     report["graph"] = graph_draws_the_same()
     report["sampler"] = sampler_waits_for_nothing()
     report["grammars"] = grammars_mask_the_same()
+    report["drafts"] = drafts_are_judged_the_same()
     report["equality"] = [equality(*part, clock) for part in COMPARED]
     compiler = Compiler(vocabulary(VOCABULARY), Figures())
     report["steps"] = [engine_step(compiler, rows) for rows in ROWS if not clock.over]
@@ -337,6 +340,33 @@ def grammars_mask_the_same(rows: int = 256, steps: int = 60) -> dict[str, Any]:
     return {"rows": rows * steps, "different": different}
 
 
+def drafts_are_judged_the_same(rows: int = 96) -> dict[str, Any]:
+    """That drafts stand as they do on the CPU, by every method, in chains and trees; and nobody waits."""
+    parts = (Temperature(0.8), TopP(0.95), FrequencyPenalty(0.2))
+    ours, theirs = Sampler(*parts, backend="triton"), Sampler(*parts, backend="cpu")
+    here, there = ours.start(rows, seed=1, device=DEVICE), theirs.start(rows, seed=1)
+    # Of the models' logits for four drafts and the token after them, the drafter's are nearly the target's.
+    target = some_logits(5 * rows, SMALL, torch.bfloat16).view(rows, 5, SMALL)
+    laws = target[:, :4] + 0.3 * some_logits(4 * rows, SMALL, torch.bfloat16, seed=1).view(rows, 4, SMALL)
+    tokens = laws.argmax(2)
+    methods: list[Method] = [METHODS[row % len(METHODS)] for row in range(rows)]
+    different = 0
+    for parents in (None, torch.tensor([-1, -1, 0, 1], device=DEVICE).repeat(rows, 1)):
+        if parents is not None:
+            methods = ["token" if each == "block" else each for each in methods]
+        # Kernels are compiled by the first call.
+        verify(tokens, laws, target, ours, here, method=methods, parents=parents)
+        with no_waiting():
+            found = verify(tokens, laws, target, ours, here, method=methods, parents=parents)
+        tree = None if parents is None else parents.cpu()
+        on_host = tokens.cpu(), laws.cpu(), target.cpu()
+        expected = verify(*on_host, theirs, there, method=methods, parents=tree)
+        for name in ("tokens", "path", "flags", "logprobs"):
+            mine, other = getattr(found, name).cpu(), getattr(expected, name)
+            different += int((mine != other).any(1).sum() if mine.dim() > 1 else (mine != other).sum())
+    return {"rows": 2 * rows, "different": different, "waits": False}
+
+
 def some_table() -> Table:
     """Of strings of any length and of one that is counted."""
     properties = {"a": {"type": "string", "minLength": 33, "maxLength": 40}, "b": {"type": "string"}}
@@ -348,7 +378,7 @@ def some_table() -> Table:
 def faults_of(report: Mapping[str, Any]) -> list[str]:
     """What is not as it should be, none where all is well."""
     parts = {f"{part['width']:,} tokens": part for part in report["equality"]}
-    parts |= {name: report[name] for name in ("graph", "sampler", "grammars")}
+    parts |= {name: report[name] for name in ("graph", "sampler", "grammars", "drafts")}
     faults = [
         f"{part['different']} rows of {name} differ" for name, part in parts.items() if part["different"]
     ]
@@ -460,7 +490,12 @@ def show(report: dict[str, Any], console: Console) -> None:
     """The report as a table of microseconds, and how many reads of the logits ours is."""
     for part in report["equality"]:
         console.print(f"{part['rows']:,} rows of {part['width']:,}: {part['different']} unlike the CPU's")
-    said = {"graph": "in a graph", "sampler": "a sampler, with nobody waiting", "grammars": "masks"}
+    said = {
+        "graph": "in a graph",
+        "sampler": "a sampler, with nobody waiting",
+        "grammars": "masks",
+        "drafts": "drafts",
+    }
     for name, what in said.items():
         console.print(f"{what}: {report[name]['different']} of {report[name]['rows']} rows differ")
     show_steps(report, console)

@@ -116,6 +116,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         "graph_draws_the_same": partial(benchmark.graph_draws_the_same, rows=4),
         "sampler_waits_for_nothing": partial(benchmark.sampler_waits_for_nothing, rows=2, steps=3),
         "grammars_mask_the_same": partial(benchmark.grammars_mask_the_same, rows=2, steps=6),
+        "drafts_are_judged_the_same": partial(benchmark.drafts_are_judged_the_same, rows=1),
     }
     for name, value in sizes.items():
         monkeypatch.setattr(benchmark, name, value)
@@ -129,7 +130,7 @@ def test_the_benchmark_runs(small: pytest.MonkeyPatch, tmp_path: Path, capsys: A
     assert [part["rows"] for part in report["equality"]] == [26]
     assert [point["setting"] for point in report["points"]] == ["greedy", "top-k 5, top-p 0.9"]
     assert [step["rows"] for step in report["steps"]] == [1]
-    for part in (*report["equality"], *(report[name] for name in ("graph", "sampler", "grammars"))):
+    for part in (*report["equality"], *(report[name] for name in ("graph", "sampler", "grammars", "drafts"))):
         assert part["rows"] > 0 and part["different"] == 0
     for point in report["points"]:
         assert point["ours"] > 0 and point["host"] > 0 and point["in a graph"]
@@ -151,7 +152,7 @@ def test_the_benchmark_fails_where_draws_differ(small: pytest.MonkeyPatch) -> No
         part = benchmark.equality(13, 300, torch.float32, benchmark.Clock(600.0))
     assert part["rows"] == 13 and part["different"] == 1
     report = {
-        **{name: {"different": 0} for name in ("graph", "sampler", "grammars")},
+        **{name: {"different": 0} for name in ("graph", "sampler", "grammars", "drafts")},
         "equality": [part],
         "steps": [{"rows": 1, "refused": 0, "in a graph": True}],
         "points": [{"in a graph": False}],

@@ -97,9 +97,8 @@ def main() -> None:
     engines = scenarios.Engines("v2", model)
     with engines.start("acceptance", speculative_config=scenarios.SPECULATIVE) as llm, watched() as judged:
         requests = [
-            (prompt, {"temperature": 0.7}, {"temperature": 1.0, "seed": seed, "max_tokens": 48})
-            for seed in range(2)
-            for prompt in PROMPTS
+            (prompt, {"temperature": 0.7}, {"temperature": 1.0, "seed": seed, "max_tokens": 24})
+            for seed, prompt in enumerate(PROMPTS)
         ]
         texts = [each["text"] for each in scenarios.generate(llm, requests)]
         accepted, proposed = (
