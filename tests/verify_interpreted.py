@@ -60,7 +60,7 @@ def judged(
     drafter: Sequence[Any] | None = None,
     before: Sequence[Sequence[int]] = (),
     policies: dict[str, Any] | None = None,
-    order: str = "vllm",
+    order: str | tuple[str, ...] = "vllm",
     seed: int = 11,
     **more: Any,
 ) -> Verified:
@@ -71,7 +71,7 @@ def judged(
     """
     found = []
     for backend in ("triton", "reference"):
-        options = {"order": order, "backend": backend}
+        options: dict[str, Any] = {"order": order, "backend": backend}
         sampler = Sampler(*parts, **options, **(policies or {}))
         theirs = None if drafter is None else Sampler(*drafter, **options)
         state = sampler.start(len(tokens), seed=seed, prompts=[[1, 2]] * len(tokens), device="cpu")
@@ -143,7 +143,7 @@ HISTORY = (
     *(RepetitionPenalty(1.3), FrequencyPenalty(0.4), PresencePenalty([0.0, 0.5, 0.5])),
     BadWords([[3], [1, 4]]),
     LogitBias({0: 2.0, 7: -math.inf}),
-    MinP([0.01, 0.0, 0.0]),
+    *(MinP([0.01, 0.0, 0.0]), Temperature([0.7, 1.3, 1.0])),
 )
 
 
@@ -155,8 +155,10 @@ def test_rules_see_the_drafts_before(tree: bool) -> None:
     target[:, :, 5], target[:, :, 2] = 1.5, 2.0
     methods: list[Method] = ["coupled", "token", "distinct" if tree else "block"]
     parents = torch.tensor([-1, -1 if tree else 0, 1]).expand(3, -1) if tree else None
-    before = [[5, 1, 2], [1, 0, 2]]
-    judged(HISTORY, tokens, target[:, :3] + 0.3, target, before=before, method=methods, parents=parents)
+    more = {"before": [[5, 1, 2], [1, 0, 2]], "method": methods, "parents": parents}
+    # A temperature may stand among the rules.
+    order = ("frequency_penalty", "temperature", "logit_bias") if tree else "vllm"
+    judged(HISTORY, tokens, target[:, :3] + 0.3, target, order=order, **more)
 
 
 @pytest.mark.parametrize("policy", ["flag", 2, "mend"])
