@@ -82,6 +82,7 @@ class DeviceSampler:
         self._walks: dict[int, Walk] = {}
         self._settings: dict[int, Settings] = {}
         self._plain: dict[int, Settings] = {}
+        self._codes: dict[bytes, Tensor] = {}
 
     @cached_property
     def refusal(self) -> str | None:
@@ -167,7 +168,7 @@ class DeviceSampler:
             roots = (nodes + 1) * torch.arange(rows, device=self.device)[:, None]
             places = (roots + (parents + 1).clamp(0, nodes)).flatten()
             drafter = source.sampler._side(source.logits, source.state, paths.taken(places))
-        codes = uploaded(torch.from_numpy(methods), self.device)
+        codes = self._codes_of(methods)
         coins = noise.derived(state.seeds, state.positions, 0)
         trees = Trees(
             tokens=drafts.contiguous(),
@@ -177,6 +178,13 @@ class DeviceSampler:
             kinds=frozenset(methods.tolist()),
         )
         return verify_device.launch(target, drafter, trees, self._policies)
+
+    def _codes_of(self, methods: NDArray[np.int8]) -> Tensor:
+        """The same on the device, where it stays until rows have other methods."""
+        key = methods.tobytes()
+        if key not in self._codes:
+            self._codes = {key: uploaded(torch.from_numpy(methods), self.device)}
+        return self._codes[key]
 
     def _side(self, logits: Tensor, state: DeviceState, paths: Paths) -> Side:
         width = logits.shape[2]

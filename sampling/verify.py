@@ -158,6 +158,8 @@ def drafting(
     methods = _codes(method, len(state))
     blocks, by_laws = methods == BLOCK, np.isin(methods, USE_LAWS)
     if isinstance(state, DeviceState):
+        if not by_laws.any():
+            return state
         on_device = [uploaded(torch.from_numpy(each), state.device) for each in (blocks, by_laws)]
         derived = noise.derived(state.seeds, state.positions * on_device[0], candidate)
         return replace(state, seeds=torch.where(on_device[1], derived, state.seeds))

@@ -188,9 +188,9 @@ def test_a_device_without_a_number_is_the_current_one(monkeypatch: pytest.Monkey
     """A state that is begun on "cuda" is drawn from by what began it, so that nothing is uploaded again."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     sampler = Sampler()
-    drawer = sampler._kernels(torch.device("cuda"), 2)
+    drawer = sampler.kernels(torch.device("cuda"), 2)
     assert drawer is not None
-    assert sampler._kernels(torch.device("cuda:1"), 2) is drawer
+    assert sampler.kernels(torch.device("cuda:1"), 2) is drawer
 
 
 def test_a_workspace_has_to_fit() -> None:

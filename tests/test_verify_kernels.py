@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 pytest.importorskip("triton")
 
-from test_kernels import READS, Recorded, run
+from test_kernels import Apart, Recorded, run
 from test_verify import GRAMMAR, LETTERS
 
 from sortition.sampling import device, device_constraint, device_sampler, verify_device
@@ -70,12 +69,16 @@ LAUNCHED: dict[Any, tuple[str, ...]] = {
 def test_a_verification_waits_for_nothing(
     methods: tuple[Method, ...], certain: bool, tree: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the public call to the last launch: with a grammar, and with rules that see the drafts."""
+    """From the public call to the last launch, on a device of which nothing can be read, and alone there.
+
+    With a grammar, and with rules that see the drafts.
+    """
     grids: list[tuple[str, Any]] = []
     for module, names in LAUNCHED.items():
         for name in names:
             monkeypatch.setattr(module, name, Recorded(name, grids))
     monkeypatch.setattr(device_sampler, "runs_on", lambda where: True)
+    nowhere = torch.device("meta")
     rows, nodes, width = len(methods), 3, 5000
     sampler = Sampler(
         LETTERS,
@@ -85,22 +88,19 @@ def test_a_verification_waits_for_nothing(
         on_empty=3,
     )
     drafter = Sampler(Temperature(0.5), backend="triton")
-    state = sampler.start(rows, seed=1, device="cpu")
-    tokens, target = torch.zeros(rows, nodes, dtype=torch.int64), torch.randn(rows, nodes + 1, width)
-    parents = torch.tensor([-1, -1, 0]).expand(rows, -1) if tree else None
+    state = sampler.start(rows, seed=1, device=nowhere)
+    tokens = torch.empty(rows, nodes, dtype=torch.int64, device=nowhere)
+    target = torch.empty(rows, nodes + 1, width, device=nowhere)
+    parents = tokens if tree else None
     more = {"method": list(methods), "parents": parents, "draft_sampler": drafter}
-    laws = None if certain else torch.randn(rows, nodes, width)
+    laws = None if certain else torch.empty(rows, nodes, width, device=nowhere)
     # Parameters are uploaded once.
     verify(tokens, laws, target, sampler, state, **more)
     grids.clear()
-
-    def refuse(*arguments: Any, **options: Any) -> Any:
-        raise RuntimeError("the host asks for what only the device knows")
-
-    with monkeypatch.context() as patch:
-        for name in READS:
-            patch.setattr(Tensor, name, refuse)
-        verify(tokens, laws, target, sampler, drafting(state, list(methods)), **more)
+    with Apart():
+        found = verify(tokens, laws, target, sampler, state, **more)
+    assert found.tokens.device == nowhere
+    assert drafting(state, list(methods)).seeds.device == nowhere
     by_laws = not certain and any(method in ("token", "distinct", "block") for method in methods)
     # What is mended of NaN may be empty after it.
     draws = (2 + by_laws) * ["edit", "scan", "select", "finish"]
