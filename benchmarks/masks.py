@@ -33,6 +33,9 @@ FORMAT: Final = "sortition-bench-masks/1"
 PACKAGES: Final = ("llguidance", "xgrammar", "tiktoken")
 """The peers, and what reads the vocabulary for all of them."""
 
+CASES: Final = Path(__file__).with_name("mask_cases.jsonl")
+"""Twenty schemas of the kinds that people write for models, with instances that jsonschema has judged."""
+
 SAMPLE: Final = 200
 INTERRUPTED: Final = 130
 
@@ -44,7 +47,7 @@ PATTERN: Final = (
 
 
 def read_cases(path: Path, sample: int | None, seed: int = 0) -> list[dict[str, Any]]:
-    """Schemas with instances from a gzipped JSON-lines file, or a random sample of them.
+    """Schemas with instances of JSON lines, gzipped if the name says so, or a random sample of them.
 
     A line is an object with `name`, `schema` and `tests`, a list of `data` with whether it is `valid`.
 
@@ -52,14 +55,12 @@ def read_cases(path: Path, sample: int | None, seed: int = 0) -> list[dict[str, 
         InputError: the file is something else.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            cases = [json.loads(line) for line in lines]
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        cases = [json.loads(line) for line in text.splitlines()]
         for case in cases:
             _ = case["name"], case["schema"], [(test["data"], test["valid"]) for test in case["tests"]]
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise InputError(
-            f"{path} is no gzipped JSON lines of schemas with their tests: {problem!r}"
-        ) from None
+        raise InputError(f"{path} has no JSON lines of schemas with their tests: {problem!r}") from None
     return cases if sample is None else random.Random(seed).sample(cases, min(sample, len(cases)))
 
 

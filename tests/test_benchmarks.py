@@ -13,12 +13,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from sortition.benchmarks import drafting, heap, samplers, timing
+from sortition.benchmarks import drafting, heap, masks, samplers, timing
 from sortition.benchmarks.mask_outcomes import keywords
 from sortition.benchmarks.masks import read_cases
 from sortition.benchmarks.peer_environment import newest
@@ -138,11 +139,24 @@ def test_masks_reads_a_sample(tmp_path: Path) -> None:
     assert len(read_cases(path, None)) == 10
     assert read_cases(path, 3) == read_cases(path, 3)
     write_cases(path, [{"name": "no tests", "schema": {}}])
-    with pytest.raises(InputError, match="no gzipped JSON lines of schemas with their tests: KeyError"):
+    with pytest.raises(InputError, match="no JSON lines of schemas with their tests: KeyError"):
         read_cases(path, None)
     path.write_text("no gzip")
     with pytest.raises(InputError, match="BadGzipFile"):
         read_cases(path, None)
+
+
+def test_the_cases_of_its_own_are_what_jsonschema_says() -> None:
+    cases = read_cases(masks.CASES, None)
+    assert len(cases) == 20 == len({case["name"] for case in cases})
+    for case in cases:
+        jsonschema.Draft202012Validator.check_schema(case["schema"])
+        judge = jsonschema.Draft202012Validator(
+            case["schema"], format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+        )
+        assert {test["valid"] for test in case["tests"]} == {True, False}
+        for test in case["tests"]:
+            assert judge.is_valid(test["data"]) == test["valid"], (case["name"], test)
 
 
 def test_keywords_are_those_of_all_schemas_inside() -> None:
@@ -216,7 +230,7 @@ def test_the_newest_peers_come_into_an_environment_of_their_own(
         (["samplers", "--plots", __file__], "is no folder"),
         (["masks", "--cases", "no.gz"], "there is no file no.gz"),
         (["masks", "--cases", __file__, "--tokenizer", "no.model"], "there is no file no.model"),
-        (["masks", "--cases", __file__, "--tokenizer", __file__], "is no gzipped JSON lines"),
+        (["masks", "--cases", __file__, "--tokenizer", __file__], "has no JSON lines"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

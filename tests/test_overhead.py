@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import jsonschema
 import pytest
 import torch
 from planted import FORWARD, Clock, PlantedEngine
@@ -21,11 +22,11 @@ from transformers import LogitsProcessor
 from sortition.benchmarks.overhead import parts, tables
 from sortition.benchmarks.overhead.breakdown import breakdowns
 from sortition.benchmarks.overhead.device_clock import DeviceClock
-from sortition.benchmarks.overhead.exposure import exposures
+from sortition.benchmarks.overhead.exposure import Exposure, exposures
 from sortition.benchmarks.overhead.hf import TransformersEngine
-from sortition.benchmarks.overhead.intervals import LEAST, signed_rank
+from sortition.benchmarks.overhead.intervals import LEAST, Interval, signed_rank
 from sortition.benchmarks.overhead.load import SAMPLINGS, Load, prompts
-from sortition.benchmarks.overhead.measure import measure
+from sortition.benchmarks.overhead.measure import REPORT_SCHEMA, measure
 from sortition.benchmarks.overhead.patches import patched
 from sortition.benchmarks.overhead.stopwatch import WHOLE, Stopwatch
 from sortition.integrations.errors import InputError
@@ -115,6 +116,9 @@ class PlantedEvent:
     def query(self) -> bool:
         return self.number < PlantedEvent.passed
 
+    def synchronize(self) -> None:
+        PlantedEvent.passed = max(PlantedEvent.passed, self.number + 1)
+
     def elapsed_time(self, end: PlantedEvent) -> float:
         assert end.query(), "an event was read before the device had passed it"
         return 10.0 * (end.number - self.number)
@@ -134,6 +138,26 @@ def test_events_are_read_when_the_device_has_passed_them_and_not_before() -> Non
     PlantedEvent.passed = 6
     device.collect()
     assert step.device == pytest.approx({parts.LOGITS: 0.010, parts.FORWARD: 0.020, WHOLE: 0.050})
+
+
+def test_a_report_has_the_time_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted events are 10 ms apart, and the device passes them only when it is waited for."""
+    PlantedEvent.events, PlantedEvent.passed = itertools.count(), 0
+    engine = PlantedEngine(Clock().turn(monkeypatch), fill=0.005)
+    report = measure(engine, [LOAD], clock="wall", rounds=LEAST, device=DeviceClock(PlantedEvent))
+    decode = next(steps for steps in report["loads"][0]["steps"] if steps["kind"] == "decode")
+    # Six events a step: around it, around the model and around the mask.
+    assert decode["device ms"] == 50
+    assert {part["part"]: part["device ms"] for part in decode["parts"]} == {"forward": 10, "mask fill": 10}
+    jsonschema.validate(report, json.loads(REPORT_SCHEMA.read_text()))
+    console = Console(record=True, width=160)
+    tables.show(report, console)
+    assert "device, ms" in console.export_text()
+    # What is not timed in parts has no events either: the instrument is left out in half of the steps.
+    watch = Stopwatch([parts.INSTRUMENT], device=DeviceClock(PlantedEvent))
+    before = next(PlantedEvent.events)
+    engine.run(LOAD, watch)
+    assert next(PlantedEvent.events) == before + 1
 
 
 def test_patches_are_undone() -> None:
@@ -214,6 +238,29 @@ def test_a_part_that_is_not_there_is_below_the_detection_limit(monkeypatch: pyte
     assert found.verdict == "below the detection limit"
     assert found.saved.low <= 0 <= found.saved.high
     assert found.limit < 1
+
+
+def test_a_part_that_saves_more_than_it_takes_is_named() -> None:
+    """As a mask does that leaves a filter little to sort."""
+    found = Exposure("mask apply", 2.0, Interval(-12.0, -13.0, -11.0), 50.0, 8)
+    assert found.verdict == "saves"
+
+
+def test_the_matrix_has_what_structure_and_the_draw_cost(tiny: TransformersEngine) -> None:
+    loads = [Load(tokens=5, structure=structure) for structure in ("none", "ours", "guidance")]
+    report = measure(tiny, loads, clock="cpu", rounds=LEAST)
+    console = Console(record=True, width=160)
+    console.print(tables.matrix_grid(report["loads"]))
+    _, ours, guidance = (line for line in console.export_text().splitlines() if "greedy" in line)
+    exposed = {each["part"]: each for each in report["loads"][1]["exposed"]}
+    for part in ("processor: GrammarLogitsProcessor", "draw"):
+        low, high = exposed[part]["interval ms"]
+        assert f"{exposed[part]['exposed ms']:.2f} ({low:.2f} to {high:.2f})" in ours
+    assert "none" in guidance and " to " not in guidance
+    # Without rounds nothing is known but the parts' own time.
+    alone = measure(tiny, loads[:2], clock="cpu", rounds=0)
+    console.print(tables.matrix_grid(alone["loads"]))
+    assert "at most" in console.export_text()
 
 
 def test_verdicts_are_right_whatever_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,10 +358,6 @@ def test_transformers_has_no_backends_of_vllm(tiny: TransformersEngine) -> None:
 
 
 def test_the_report_is_what_its_schema_says(tiny: TransformersEngine) -> None:
-    import jsonschema
-
-    from sortition.benchmarks.overhead.measure import REPORT_SCHEMA
-
     report = json.loads(
         json.dumps(measure(tiny, [Load(tokens=5, structure="ours")], clock="cpu", rounds=LEAST))
     )
@@ -348,6 +391,27 @@ def test_what_an_engine_cannot_do_is_said_and_the_rest_is_measured(tiny: Transfo
     console = Console(record=True, width=140)
     tables.show(report, console)
     assert "transformers has no guidance" in console.export_text()
+
+
+def test_an_interruption_leaves_what_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = PlantedEngine(Clock().turn(monkeypatch), fill=0.005)
+    done = engine.run
+
+    def run(load: Load, *rest: Any) -> Any:
+        if load.batch == 3:
+            raise KeyboardInterrupt
+        return done(load, *rest)
+
+    monkeypatch.setattr(engine, "run", run)
+    loads = [Load(batch=batch, tokens=9) for batch in (1, 2, 3, 4)]
+    report = measure(engine, loads, clock="wall", rounds=LEAST)
+    assert report["interrupted"] and [load["batch"] for load in report["loads"]] == [1, 2]
+    jsonschema.validate(report, json.loads(REPORT_SCHEMA.read_text()))
+    console = Console(record=True, width=140)
+    tables.show(report, console)
+    assert "interrupted: the loads after these" in console.export_text()
+    with pytest.raises(KeyboardInterrupt):
+        measure(engine, loads[2:], clock="wall", rounds=LEAST)
 
 
 def test_the_command_measures_all_combinations(tmp_path: Path) -> None:
@@ -386,6 +450,11 @@ def test_the_command_measures_all_combinations(tmp_path: Path) -> None:
         (["--sampling", "greed"], "--sampling is one of 'greedy'"),
         (["--structure", "their"], "--structure is one of 'none', 'ours'"),
         (["--clock", "sun"], "--clock is cpu or wall"),
+        (["--dtype", "int4"], "--dtype is one of 'auto', 'float32'"),
+        (["--predict", "--engine", "vllm"], "--predict is for --engine hf"),
+        (["--predict", "--hardware", "abacus"], "'abacus' is none of the known devices: NVIDIA L4"),
+        (["--predict", "--what-if-dtype", "int4"], "--what-if-dtype is one of 'float32'"),
+        (["--output", "nowhere/at/all.json"], "there is no folder"),
         (["--rounds", "3"], "--rounds is 0, or 6 or more"),
         (["--model", "nowhere"], "there is no folder nowhere"),
     ],

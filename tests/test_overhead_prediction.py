@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import jsonschema
 import pytest
 import torch
 from rich.console import Console
@@ -18,7 +19,7 @@ from sortition.benchmarks.overhead.predict.check import Checked, claims
 from sortition.benchmarks.overhead.predict.hardware import device, devices
 from sortition.benchmarks.overhead.predict.prediction import Point, Prediction
 from sortition.benchmarks.overhead.predict.replay import in_layers
-from sortition.benchmarks.overhead.predict.report import predict, show
+from sortition.benchmarks.overhead.predict.report import REPORT_SCHEMA, predict, show
 from sortition.benchmarks.overhead.predict.shape import Linear, Shape
 from sortition.integrations.errors import InputError
 
@@ -80,6 +81,7 @@ def test_every_figure_has_a_source() -> None:
         assert each.bandwidth > 1e11 and each.memory > 1e10
         assert all(operations > 1e13 for operations in each.operations.values())
         assert "sheet" in each.source or "whitepaper" in each.source
+        assert each.url.startswith("https://")
     assert device("h100").bandwidth == 3.35e12
     with pytest.raises(InputError, match="several of the known devices: NVIDIA A100 40GB SXM"):
         device("a100")
@@ -142,23 +144,31 @@ def test_a_small_model_is_predicted(tmp_path_factory: pytest.TempPathFactory) ->
         [Point(1, 16), Point(2, 64)],
         load,
         held_out=[Point(1, 16), Point(4, 32)],
+        prompts=[24],
         dtypes=["bfloat16"],
         hardware=device("L4"),
         price=1.0,
     )
     report = json.loads(json.dumps(report))
-    assert len(report["held out"]) == 2
-    for each in report["held out"]:
+    schema = json.loads(REPORT_SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(report, schema)
+    assert len(report["held out"]) == 2 and len(report["held out prompts"]) == 1
+    for each in report["held out"] + report["held out prompts"]:
         for found in each["predicted"]:
             assert found["ms"] == pytest.approx(sum(found["terms ms"].values()), abs=0.01)
             assert set(found["terms ms"]) >= {"attention/KV", "launch", "sampler", "host"}
     assert [row["structure"] for row in report["this machine"]] == ["none", "ours"] * 4
+    assert [(each["context"], each["tier"]) for each in report["first token"]] == [
+        (tokens, tier) for tokens in (16, 64) for tier in ("calibrated", "op replay", "specification")
+    ]
     there = report["specification"]["rows"]
     assert len(there) == 2 * 4 and all(row["cost of a million tokens"] > 0 for row in there)
     console = Console(record=True, width=160)
     show(report, console)
     shown = console.export_text()
-    assert "op replay: claims" in shown and "up to 3.7 times as long" in shown
+    assert "decode, op replay: claims" in shown and "first token, op replay: claims" in shown
+    assert "up to 3.7 times as long" in shown and "https://" in shown
 
 
 def test_a_term_grows_with_what_it_is_of() -> None:

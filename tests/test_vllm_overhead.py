@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +99,24 @@ def test_a_planted_processor_is_found(report: dict[str, Any]) -> None:
     assert busy["verdict"] == "exposed"
     # It ends late where the machine is shared.
     assert 4.5 < busy["exposed ms"] < 7
+
+
+def test_a_draw_left_out_leaves_the_filters_in(report: dict[str, Any]) -> None:
+    """In vLLM they are inside of the draw."""
+    whole, without = decode(report, "ours")["parts"], report["loads"]["ours"]["no draw"]
+    assert without[parts.FILTERS] > 0.3 * whole[parts.FILTERS]
+    assert without[parts.DRAW] < whole[parts.DRAW]
+
+
+def test_the_second_runner_is_refused_by_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sortition", "overhead", "--engine", "vllm", "--model", str(tmp_path)]
+    done = subprocess.run(
+        command,
+        env={**environment(), "VLLM_USE_V2_MODEL_RUNNER": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "error: vLLM's second model runner is not measured" in done.stderr

@@ -76,12 +76,15 @@ def main(model: str, report: str) -> None:
         everything = [*parts.DECISION, parts.DETOKENISE, "processor: Processor", "processor: Busy"]
         without = Stopwatch(everything)
         engine.run(load, without, script)
+        no_draw = Stopwatch([parts.DRAW])
+        engine.run(load, no_draw, script)
         found["loads"][name] = {
             "text": engine.tokenizer.decode(script[0]),
             "kinds": [step.kind for step in watch.steps],
             "rows": [step.rows for step in watch.steps],
             "steps": [asdict(each) for each in breakdowns(watch.steps, "cpu")],
             "left out": breakdowns(without.steps, "cpu")[-1].parts,
+            "no draw": breakdowns(no_draw.steps, "cpu")[-1].parts,
         }
     other = [[*range(100 + row, 108 + row)] for row in range(3)]
     found["forced"] = engine.run(LOADS["none"], Stopwatch([parts.DRAW]), other) == other

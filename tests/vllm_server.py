@@ -32,7 +32,8 @@ def serve(model: Path, folder: Path, **options: str) -> Iterator[str]:
         "logits_processors": PROCESSOR,
     }
     for name, value in {**defaults, **options}.items():
-        words += ["--" + name.replace("_", "-"), value]
+        # An option without a value is a flag.
+        words += ["--" + name.replace("_", "-"), *([value] if value else [])]
     log = folder / "log"
     with log.open("w") as output:
         process = subprocess.Popen(

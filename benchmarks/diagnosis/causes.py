@@ -105,16 +105,14 @@ def _queueing(evidence: Evidence) -> Verdict:
 
 
 def _sampling(evidence: Evidence) -> Verdict:
-    feature = evidence.feature
-    if feature is None:
-        raise ValueError("without further fields nothing is known about what they cost")
+    if evidence.feature is None:
+        raise ValueError("without a feature nothing is known about what it costs")
+    name, longer = evidence.feature.feature.name, evidence.feature.between.longer
     why = (
-        f"a token takes {feature.estimate * 1000:.1f} ms longer ({feature.low * 1000:.1f} to "
-        f"{feature.high * 1000:.1f}) with the further fields than without, of {evidence.gap * 1000:.1f} ms"
+        f"a token takes {longer.estimate * 1000:.1f} ms longer ({longer.low * 1000:.1f} to "
+        f"{longer.high * 1000:.1f}) with {name} than without, of {evidence.gap * 1000:.1f} ms"
     )
-    return Verdict(
-        "sampling", why, "what the further fields ask for; `sortition overhead` splits it into parts"
-    )
+    return Verdict("sampling", why, f"do without {name}; `sortition overhead` splits it into parts")
 
 
 def _prefill(evidence: Evidence, shared: float) -> Verdict:

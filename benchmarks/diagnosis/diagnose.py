@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -11,14 +11,18 @@ from urllib.parse import urlsplit
 
 from sortition.benchmarks.diagnosis.causes import judged, parts
 from sortition.benchmarks.diagnosis.evidence import Evidence
-from sortition.benchmarks.diagnosis.load import Load, Timed
+from sortition.benchmarks.diagnosis.latencies import between_tokens, first_tokens
+from sortition.benchmarks.diagnosis.load import Load
 from sortition.benchmarks.diagnosis.metrics import fetch
+from sortition.benchmarks.diagnosis.pairs import Feature, Spread, costs
 from sortition.benchmarks.diagnosis.watch import Watch
-from sortition.benchmarks.overhead.intervals import LEAST, signed_rank
+from sortition.benchmarks.overhead.intervals import LEAST
 from sortition.integrations.errors import InputError
 from sortition.integrations.openai_server import Refused, Server, Unanswered
 
-FORMAT: Final = 1
+RUNNING: Final = "vllm:num_requests_running"
+
+FORMAT: Final = "sortition-diagnosis/1"
 """Of the report."""
 
 
@@ -29,7 +33,7 @@ def diagnose(
     model: str | None = None,
     concurrency: int = 8,
     max_tokens: int = 32,
-    fields: Mapping[str, Any] | None = None,
+    features: Sequence[Feature] = (),
     rounds: int = LEAST,
     progress: Callable[[str], None] = lambda note: None,
 ) -> dict[str, Any]:
@@ -41,8 +45,8 @@ def diagnose(
         model: its name there; by default the first that the server names.
         concurrency: requests that are open at once.
         max_tokens: of every answer.
-        fields: further fields of the requests' bodies, such as structured output. What they cost is measured:
-            rounds with and without them take turns.
+        features: what requests may ask for, such as structured output. What each costs is measured: rounds
+            with and without it take turns. What holds the load back is then said of the one that costs most.
         rounds: of these, at least `LEAST`.
         progress: told what is done.
 
@@ -52,26 +56,23 @@ def diagnose(
     if not prompts:
         raise InputError("there are no prompts")
     root = _root(base_url)
-    fetch(root)
-    load = Load(model or _first_model(root), prompts, concurrency, max_tokens, dict(fields or {}))
-    plain = replace(load, fields={})
+    if RUNNING not in fetch(root).totals:
+        raise InputError(f"{root}/metrics has none of vLLM's figures, such as {RUNNING}")
+    load = Load(model or _first_model(root), prompts, concurrency, max_tokens)
     progress("warming up")
-    replace(plain, prompts=[f"{prompts[0]} "]).run(root)
-    feature = None
-    if load.fields:
-        differences = []
-        for turn in range(rounds):
-            progress(f"with and without the further fields, round {turn + 1} of {rounds}")
-            both = (load, plain) if turn % 2 == 0 else (plain, load)
-            gaps = {bool(each.fields): _gap(_varied(each, turn).run(root)) for each in both}
-            differences.append(gaps[True] - gaps[False])
-        feature = signed_rank(differences)
+    # Grammars are compiled here, and not in the first round alone.
+    for fields in ({}, *(feature.fields for feature in features)):
+        replace(load, prompts=[f"{prompts[0]} "], fields=fields).run(root)
+    paired = costs(root, load, features, rounds, progress) if features else []
+    heaviest = max(paired, key=lambda cost: cost.between.longer.low, default=None)
+    if heaviest is not None:
+        load = replace(load, fields=heaviest.feature.fields)
     progress(f"{len(prompts)} requests, {concurrency} at once")
     before = fetch(root)
     with Watch(root) as watch:
         requests = load.run(root)
-    evidence = Evidence(requests, fetch(root).since(before), watch.seen, concurrency, max_tokens, feature)
-    return _report(root, load, evidence)
+    evidence = Evidence(requests, fetch(root).since(before), watch.seen, concurrency, max_tokens, heaviest)
+    return {**_report(root, load, evidence), "features": [cost.as_json() for cost in paired]}
 
 
 def _report(root: str, load: Load, evidence: Evidence) -> dict[str, Any]:
@@ -82,6 +83,7 @@ def _report(root: str, load: Load, evidence: Evidence) -> dict[str, Any]:
         "server": root,
         "model": load.model,
         "load": {
+            "feature": None if evidence.feature is None else evidence.feature.feature.name,
             "requests": len(load.prompts),
             "concurrency": load.concurrency,
             "max_tokens": load.max_tokens,
@@ -93,10 +95,15 @@ def _report(root: str, load: Load, evidence: Evidence) -> dict[str, Any]:
         "verdict": asdict(judged(evidence, shared)),
         "seconds of a request": {"whole": evidence.whole, **parts(evidence)},
         "client seconds": {
-            "to the first token": _spread([each.first for each in evidence.requests]),
-            "between tokens": _spread([gap for each in evidence.requests for gap in each.gaps]),
-            "whole": _spread([each.whole for each in evidence.requests]),
+            name: asdict(Spread.of(seconds))
+            for name, seconds in (
+                ("to the first token", [each.first for each in evidence.requests]),
+                ("between tokens", [gap for each in evidence.requests for gap in each.gaps]),
+                ("whole", [each.whole for each in evidence.requests]),
+            )
         },
+        "first token by cause": first_tokens(evidence),
+        "between tokens by cause": between_tokens(evidence),
         "server seconds": {
             part: {
                 "mean": figures.mean(f"vllm:request_{part}_time_seconds"),
@@ -108,7 +115,6 @@ def _report(root: str, load: Load, evidence: Evidence) -> dict[str, Any]:
         "gauges": asdict(evidence.seen),
         "preemptions per request": evidence.preemptions,
         "prefix cache hit rate": evidence.hit_rate,
-        "further fields": None if evidence.feature is None else asdict(evidence.feature),
         "requests of others": evidence.strangers,
     }
 
@@ -124,29 +130,6 @@ def _shared(one: str, other: str) -> int:
     """How many characters two texts begin with alike."""
     differ = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differ, min(len(one), len(other)))
-
-
-def _varied(load: Load, turn: int) -> Load:
-    """The same load with a few other characters in front, so that no round finds another's prefixes."""
-    return replace(load, prompts=[f"{turn}.{int(bool(load.fields))} {prompt}" for prompt in load.prompts])
-
-
-def _gap(requests: Sequence[Timed]) -> float:
-    gaps = [gap for each in requests for gap in each.gaps]
-    if not gaps:
-        raise InputError("no answer has a second token: more --tokens are needed to time them")
-    # A stall of the machine is in one gap, and what a field costs is in all.
-    return statistics.median(gaps)
-
-
-def _spread(seconds: Sequence[float]) -> dict[str, float | None]:
-    if not seconds:
-        return {"p50": None, "p99": None}
-    ordered = sorted(seconds)
-    return {
-        "p50": statistics.median(ordered),
-        "p99": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
-    }
 
 
 def _root(base_url: str) -> str:

@@ -9,8 +9,8 @@ from functools import cached_property
 
 from sortition.benchmarks.diagnosis.load import Timed
 from sortition.benchmarks.diagnosis.metrics import Figures
+from sortition.benchmarks.diagnosis.pairs import Cost
 from sortition.benchmarks.diagnosis.watch import Seen
-from sortition.benchmarks.overhead.intervals import Interval
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Evidence:
         seen: its gauges.
         concurrency: how many requests were open at once.
         max_tokens: of every request.
-        feature: seconds between chunks with the further fields, less those without; None without such fields.
+        feature: of those that requests have, the one that costs most; None without any.
     """
 
     requests: Sequence[Timed]
@@ -31,7 +31,7 @@ class Evidence:
     seen: Seen
     concurrency: int
     max_tokens: int
-    feature: Interval | None
+    feature: Cost | None
 
     @cached_property
     def whole(self) -> float:
@@ -61,8 +61,10 @@ class Evidence:
 
     @cached_property
     def feature_share(self) -> float:
-        """How much of the time between chunks the further fields cost at least, 0 to 1."""
-        return max(0.0, self.feature.low) / self.gap if self.feature and self.gap else 0.0
+        """How much of the time between chunks the feature costs at least, 0 to 1."""
+        if self.feature is None or not self.gap:
+            return 0.0
+        return max(0.0, self.feature.between.longer.low) / self.gap
 
     @cached_property
     def preemptions(self) -> float:

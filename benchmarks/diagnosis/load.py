@@ -26,19 +26,25 @@ class Timed:
     """One request: all times in seconds.
 
     Attributes:
+        begin: when it was sent, by the clock of `time.perf_counter`.
         first: from sending to the first chunk of text.
         gaps: between one chunk and the next.
         whole: from sending to the end.
         prompt, generated: tokens.
         cut: whether it ended because of `max_tokens`.
+        queued, prefilling: what the server says of this very request; None where it does not
+            (vLLM does with ``--enable-per-request-metrics``).
     """
 
+    begin: float
     first: float
     gaps: tuple[float, ...]
     whole: float
     prompt: int
     generated: int
     cut: bool
+    queued: float | None = None
+    prefilling: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,12 @@ class Load:
         Raises:
             InputError: the server refuses one, or stops answering.
         """
-        with ThreadPoolExecutor(self.concurrency) as pool:
+        pool = ThreadPoolExecutor(self.concurrency)
+        try:
             return list(pool.map(lambda prompt: self._ask(root, prompt), self.prompts))
+        finally:
+            # Interrupted, or after a failure, no further request is sent.
+            pool.shutdown(cancel_futures=True)
 
     def _ask(self, root: str, prompt: str) -> Timed:
         body = {
@@ -87,6 +97,7 @@ class Load:
         begin = time.perf_counter()
         arrivals: list[float] = []
         usage: dict[str, Any] = {}
+        said: dict[str, Any] = {}
         finish: str | None = None
         try:
             with urllib.request.urlopen(call, timeout=PATIENCE) as answer:
@@ -98,23 +109,31 @@ class Load:
                             arrivals.append(time.perf_counter())
                         finish = choice.get("finish_reason") or finish
                     usage = event.get("usage") or usage
+                    said = event.get("metrics") or said
         except urllib.error.HTTPError as error:
             with error:
-                said = error.read().decode(errors="replace")
+                reason = error.read().decode(errors="replace")
             raise InputError(
-                f"the server refuses the load: HTTP {error.code}: {said[:LONGEST_MESSAGE]}"
+                f"the server refuses the load: HTTP {error.code}: {reason[:LONGEST_MESSAGE]}"
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise InputError(f"the server stopped answering: {getattr(error, 'reason', error)}") from None
         end = time.perf_counter()
         return Timed(
+            begin=begin,
             first=(arrivals[0] if arrivals else end) - begin,
             gaps=tuple(after - before for before, after in pairwise(arrivals)),
             whole=end - begin,
             prompt=int(usage.get("prompt_tokens", 0)),
             generated=int(usage.get("completion_tokens", len(arrivals))),
             cut=finish == "length",
+            queued=_seconds(said.get("queue_time_ms")),
+            prefilling=_seconds(said.get("time_to_first_token_ms")),
         )
+
+
+def _seconds(milliseconds: Any) -> float | None:
+    return milliseconds / 1000 if isinstance(milliseconds, int | float) else None
 
 
 def _events(lines: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(
         f"{report['model']} at {report['server']}: {load['requests']} requests, "
         f"{load['concurrency']} at once, {load['prompt tokens']:.0f} tokens in, "
-        f"{load['generated tokens']:.0f} out"
+        f"{load['generated tokens']:.0f} out" + (f", {load['feature']}" if load["feature"] else "")
     )
     seconds = report["seconds of a request"]
     grid = Grid("a request's time", "seconds", "share", "p50", "p99", title_justify="left")
@@ -29,10 +29,13 @@ def show(report: dict[str, Any], console: Console) -> None:
             *(_number(spread.get(each)) for each in ("p50", "p99")),
         )
     console.print(grid)
-    grid = Grid("as the client saw it", "p50", "p99")
+    grid = Grid("as the client saw it, s", "p50", "p99", title_justify="left")
     for name, spread in report["client seconds"].items():
         grid.add_row(name, *(_number(spread[each]) for each in ("p50", "p99")))
     console.print(grid)
+    console.print(_by_cause(report))
+    if report["features"]:
+        console.print(_features(report["features"]))
     seen, hits = report["gauges"], report["prefix cache hit rate"]
     console.print(
         f"running {seen['running']:.1f} (at most {seen['most_running']:.0f}), "
@@ -46,6 +49,53 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"{report['requests of others']:.0f} requests of others ended meanwhile: the server's figures "
             "are not of this load alone"
         )
+
+
+def _by_cause(report: dict[str, Any]) -> Grid:
+    """What the two latencies are made of."""
+    first, between = report["first token by cause"], report["between tokens by cause"]
+    grid = Grid("latency by cause, s", "p50", "p99", "", title_justify="left")
+    known = "" if first["of single requests"] else "mean of all (--enable-per-request-metrics for each)"
+    for part, note in (
+        ("whole", "to the first token"),
+        ("queue", known),
+        ("prefill", known),
+        ("elsewhere", ""),
+    ):
+        title = note if part == "whole" else f"  {part}"
+        cells = (_number(first[name][f"{part} s"]) for name in ("p50", "p99"))
+        grid.add_row(title, *cells, "" if part == "whole" else note)
+    spread = report["client seconds"]["between tokens"]
+    grid.add_row("between tokens", *(_number(spread[name]) for name in ("p50", "p99")), "")
+    for part, found in between.items():
+        cells = (_number(found[f"{name} s"]) for name in ("p50", "p99"))
+        grid.add_row(f"  {part}", *cells, f"{found['gaps']} of them")
+    for each in report["features"]:
+        low, high = each["between tokens"]["interval s"]
+        longer = _number(each["between tokens"]["longer s"])
+        grid.add_row(f"  of it {each['feature']}", longer, "", f"{low:.3f} to {high:.3f}")
+    return grid
+
+
+def _features(features: list[dict[str, Any]]) -> Grid:
+    """Pairs of rounds, with a feature and without it."""
+    grid = Grid("with and without, ms", title_justify="left")
+    for title in ("with it, p50", "p99", "without, p50", "p99", "longer", "95 % interval"):
+        grid.add_column(title, justify="right")
+    grid.add_column("")
+    for each in features:
+        for figure in ("between tokens", "to the first token"):
+            pair = each[figure]
+            low, high = pair["interval s"]
+            sides = (pair[side][point] for side in ("with s", "without s") for point in ("p50", "p99"))
+            grid.add_row(
+                f"{each['feature']}: {figure}",
+                *("" if value is None else f"{1000 * value:.1f}" for value in sides),
+                f"{1000 * pair['longer s']:.2f}",
+                f"{1000 * low:.2f} to {1000 * high:.2f}",
+                pair["verdict"],
+            )
+    return grid
 
 
 def _number(seconds: float | None) -> str:

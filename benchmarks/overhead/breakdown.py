@@ -39,7 +39,7 @@ class Breakdown:
         """Sum up steps of one kind, of which there is at least one."""
         read = reader(clock)
         names = sorted({name for step in steps for name in step.parts}, key=parts.place)
-        on_device = {name for step in steps for name in step.device}
+        on_device = [step.device for step in steps if WHOLE in step.device]
         return cls(
             kind=kind,
             steps=len(steps),
@@ -48,7 +48,10 @@ class Breakdown:
             unexplained=_median(
                 read(step.total) - sum(read(each) for each in step.parts.values()) for step in steps
             ),
-            device={name: _median(step.device.get(name, 0.0) for step in steps) for name in on_device},
+            device={
+                name: _median(each.get(name, 0.0) for each in on_device)
+                for name in {name for each in on_device for name in each}
+            },
         )
 
     @property

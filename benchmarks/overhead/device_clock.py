@@ -18,6 +18,9 @@ class Event(Protocol):
     def query(self) -> bool:
         """Whether the device has passed it."""
 
+    def synchronize(self) -> None:
+        """Wait until the device has passed it."""
+
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds from this event to that one, both passed."""
 
@@ -57,6 +60,12 @@ class DeviceClock:
             into[name] = into.get(name, 0.0) + seconds
             if around is not None:
                 into[around] = into.get(around, 0.0) - seconds
+
+    def finish(self) -> None:
+        """Read all pairs and wait for the last one: for when no step is timed any more."""
+        if self._waiting:
+            self._waiting[-1][1].synchronize()
+        self.collect()
 
     @property
     def waiting(self) -> int:

@@ -14,12 +14,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from sortition.benchmarks.overhead import parts
 from sortition.benchmarks.overhead.breakdown import Clock, reader
+from sortition.benchmarks.overhead.device_clock import DeviceClock
 from sortition.benchmarks.overhead.engine import Engine, Script
 from sortition.benchmarks.overhead.intervals import LEAST, Interval, signed_rank
 from sortition.benchmarks.overhead.load import Load
 from sortition.benchmarks.overhead.stopwatch import Step, Stopwatch
 
-Verdict: TypeAlias = Literal["exposed", "not exposed", "below the detection limit"]
+Verdict: TypeAlias = Literal["exposed", "saves", "not exposed", "below the detection limit"]
 
 ROUNDS: Final = 8
 """Pairs of runs: two more than the fewest that give an interval, so that wild ones are left outside."""
@@ -30,7 +31,7 @@ class Exposure:
     """What leaving something out saves of a decode step; milliseconds.
 
     Attributes:
-        part: what was left out, or several parts joined by " + ".
+        part: what was left out; several parts are joined by `parts.JOINT`.
         own: what it takes by its own clock: no more than that can be exposed. None where that is not known.
         saved: of the step, with its interval.
         step: the whole step, with everything in it.
@@ -50,9 +51,12 @@ class Exposure:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether steps wait for the part."""
+        """Whether steps wait for the part, or even are longer without it."""
         if self.saved.low > 0:
             return "exposed"
+        # A mask leaves few tokens to sort, say, so that filters are faster by more than it takes.
+        if self.saved.high < 0:
+            return "saves"
         # Its own time is well above what would have been seen, and it was not seen.
         if self.own is not None and self.own > 2 * self.limit and self.saved.high < self.own:
             return "not exposed"
@@ -94,18 +98,20 @@ def exposures(
     engine.run(load, timed, script)
     found = []
     for left_out in questions:
-        name = " + ".join(left_out)
+        name = parts.JOINT.join(left_out)
         progress(name)
         saved, whole = difference(engine, load, script, left_out, clock=clock, rounds=rounds)
         found.append(Exposure(name, _own(timed.steps, left_out, clock), saved, whole, rounds))
     return found
 
 
-def instrument(engine: Engine, load: Load, *, clock: Clock, rounds: int = ROUNDS) -> Exposure:
-    """What timing the parts costs a step."""
+def instrument(
+    engine: Engine, load: Load, *, clock: Clock, rounds: int = ROUNDS, device: DeviceClock | None = None
+) -> Exposure:
+    """What timing the parts costs a step, on the device as well if it is timed there."""
     script = engine.run(load, Stopwatch())
     saved, whole = difference(
-        engine, load, script, [parts.INSTRUMENT], clock=clock, rounds=rounds, detailed=True
+        engine, load, script, [parts.INSTRUMENT], clock=clock, rounds=rounds, detailed=True, device=device
     )
     return Exposure(parts.INSTRUMENT, None, saved, whole, rounds)
 
@@ -119,6 +125,7 @@ def difference(
     clock: Clock,
     rounds: int,
     detailed: bool = False,
+    device: DeviceClock | None = None,
 ) -> tuple[Interval, float]:
     """Milliseconds that a decode step takes longer with everything in it, and what it takes then.
 
@@ -133,7 +140,7 @@ def difference(
     for turn in range(rounds):
         # Which of the two runs comes first changes as well.
         for parity in (turn % 2, 1 - turn % 2):
-            stopwatch = Stopwatch(left_out, parity=parity, detailed=detailed)
+            stopwatch = Stopwatch(left_out, parity=parity, detailed=detailed, device=device)
             engine.run(load, stopwatch, script)
             steps = [step for step in stopwatch.steps if step.kind == "decode" and step.rows == load.batch]
             differences.append(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sortition.benchmarks.overhead import parts
 from sortition.benchmarks.overhead.breakdown import Breakdown, Clock, breakdowns
+from sortition.benchmarks.overhead.device_clock import DeviceClock
 from sortition.benchmarks.overhead.engine import Engine
 from sortition.benchmarks.overhead.exposure import ROUNDS, Exposure, exposures, instrument
 from sortition.benchmarks.overhead.load import Load
@@ -16,7 +17,7 @@ from sortition.benchmarks.overhead.stopwatch import Stopwatch
 from sortition.benchmarks.timing import machine
 from sortition.integrations.errors import InputError
 
-FORMAT: Final = "sortition-overhead/1"
+FORMAT: Final = "sortition-overhead/2"
 REPORT_SCHEMA: Final = Path(__file__).with_name("report_schema.json")
 """What reports of this format are valid under, as a JSON Schema."""
 
@@ -57,24 +58,39 @@ def measure(
     *,
     clock: Clock,
     rounds: int = ROUNDS,
+    device: DeviceClock | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """The report, as plain JSON values. With no rounds, the steps alone."""
-    measured = []
-    for load in loads:
-        progress(str(load))
-        measured.append(measure_load(engine, load, clock=clock, rounds=rounds, progress=progress))
+    """The report, as plain JSON values. No rounds: the steps alone; `device`: times on a GPU as well.
+
+    Interrupted, it is about the loads that have been measured, if there are any.
+    """
+    measured: list[Measured] = []
+    interrupted = False
+    try:
+        for load in loads:
+            progress(str(load))
+            measured.append(
+                measure_load(engine, load, clock=clock, rounds=rounds, device=device, progress=progress)
+            )
+    except KeyboardInterrupt:
+        if not measured:
+            raise
+        interrupted = True
     report = {
         "format": FORMAT,
         "machine": machine(),
         "engine": engine.describe(),
         "clock": clock,
+        "interrupted": interrupted,
         "loads": [each.as_json() for each in measured],
     }
-    if rounds and any(each.error is None for each in measured):
+    if rounds and not interrupted and any(each.error is None for each in measured):
         progress("the instrument's own cost")
         possible = next(each.load for each in measured if each.error is None)
-        report["instrument"] = instrument(engine, possible, clock=clock, rounds=rounds).as_json()
+        report["instrument"] = instrument(
+            engine, possible, clock=clock, rounds=rounds, device=device
+        ).as_json()
     return report
 
 
@@ -84,6 +100,7 @@ def measure_load(
     *,
     clock: Clock,
     rounds: int,
+    device: DeviceClock | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Measured:
     """What a step does under one load, and what of it is exposed."""
@@ -91,8 +108,10 @@ def measure_load(
         engine.run(replace(load, tokens=min(WARM_TOKENS, load.tokens)), Stopwatch())
     except InputError as problem:
         return Measured(load, [], [], str(problem))
-    stopwatch = Stopwatch()
+    stopwatch = Stopwatch(device=device)
     engine.run(load, stopwatch)
+    if device is not None:
+        device.finish()
     steps = breakdowns(stopwatch.steps, clock)
     decode = next((each for each in steps if each.kind == "decode"), None)
     if decode is None or not rounds:
@@ -104,7 +123,10 @@ def measure_load(
 
 
 def _questions(decode: Breakdown) -> list[list[str]]:
-    """All that decides on a token together, and each part of it that is not tiny."""
+    """All that decides on a token, what of it is for structure, the rest, and each part that is not tiny."""
     decision = [name for name in decode.parts if parts.is_decision(name)]
-    alone = [name for name in decision if decode.parts[name] >= LEAST_SHARE * decode.total]
-    return [decision, *([name] for name in alone if len(decision) > 1)] if decision else []
+    structure = [name for name in decision if parts.is_structure(name)]
+    drawing = [name for name in decision if not parts.is_structure(name)]
+    alone = [[name] for name in decision if decode.parts[name] >= LEAST_SHARE * decode.total]
+    asked = [decision, structure, drawing, *alone]
+    return [names for at, names in enumerate(asked) if names and names not in asked[:at]]

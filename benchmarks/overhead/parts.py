@@ -29,6 +29,9 @@ DECISION: Final = (MASK_FILL, MASK_APPLY, PENALTIES, FILTERS, DRAW, LOGPROBS)
 INSTRUMENT: Final = "instrument"
 """No part of the engine: the timing of its parts, which can be left out as they can."""
 
+JOINT: Final = " + "
+"""Between the names of parts that are meant together."""
+
 _PROCESSOR: Final = "processor: "
 
 

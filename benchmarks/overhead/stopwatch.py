@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from sortition.benchmarks.overhead import parts
-from sortition.benchmarks.overhead.device_clock import DeviceClock
+from sortition.benchmarks.overhead.device_clock import DeviceClock, Event
 
 Kind: TypeAlias = Literal["prefill", "decode", "mixed", "empty"]
 Result = TypeVar("Result")
@@ -104,7 +104,7 @@ class Stopwatch:
         step = self._step = Step(kind, rows)
         step.whole = not self._to_leave_out or len(self.steps) % 2 not in self._parities
         self._left_out = frozenset() if step.whole else self._to_leave_out
-        mark = None if self._device is None else self._device.mark()
+        mark = self._mark()
         begun = now()
         try:
             yield step
@@ -123,7 +123,7 @@ class Stopwatch:
         if step is None or not self._times_parts() or threading.get_ident() != self._thread:
             yield
             return
-        mark = None if self._device is None else self._device.mark()
+        mark = self._mark()
         part = _Open(name, now())
         self._open.append(part)
         try:
@@ -160,6 +160,9 @@ class Stopwatch:
                 return work(*arguments, **named)
 
         return call
+
+    def _mark(self) -> Event | None:
+        return self._device.mark() if self._device is not None and self._times_parts() else None
 
     def _times_parts(self) -> bool:
         return self._detailed and parts.INSTRUMENT not in self._left_out

@@ -16,7 +16,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 import vllm
-from vllm import LLM, SamplingParams
+from vllm import LLM, SamplingParams, envs
 from vllm.platforms import current_platform
 from vllm.sampling_params import StructuredOutputsParams
 
@@ -42,6 +42,8 @@ LATE_STEPS: Final = 3
 ENOUGH_SAID: Final = 300
 """Characters of what vLLM says about its own failure."""
 
+SECOND: Final = "vLLM's second model runner is not measured: unset VLLM_USE_V2_MODEL_RUNNER for its first"
+
 
 class VLLMEngine:
     """See `Engine`. Requests that come late meet others that already write: their steps are mixed ones.
@@ -60,7 +62,7 @@ class VLLMEngine:
         self._runner: Any = self._core.model_executor.driver_worker.worker.model_runner
         module = type(self._runner).__module__
         if module not in RUNNERS:
-            raise InputError(f"only vLLM's first model runner is measured, not {module}")
+            raise InputError(f"{SECOND} ({module})")
         installed = [name for name, package in BACKENDS.items() if find_spec(package) is not None]
         self.structures: tuple[str, ...] = tuple(
             name for name in STRUCTURES if name in ("none", "ours", *installed)
@@ -71,8 +73,10 @@ class VLLMEngine:
         """Start vLLM for these loads.
 
         Raises:
-            InputError: it cannot load the model.
+            InputError: it cannot load the model, or is told to use its second model runner.
         """
+        if envs.VLLM_USE_V2_MODEL_RUNNER:
+            raise InputError(SECOND)
         options: dict[str, Any] = {}
         if any(load.structure == "ours" for load in loads):
             options["logits_processors"] = [PROCESSOR]

@@ -21,6 +21,9 @@ from sortition.benchmarks.overhead.stopwatch import Stopwatch
 
 GRAMMARS: Final = (XgrammarGrammar, GuidanceGrammar)
 
+FILTER_AND_DRAW: Final = ("forward_cpu", "forward_native")
+"""Ways of the last sampler that filter first and then draw; the others do both in one kernel."""
+
 
 class Parts:
     """Times the parts of the engine's steps while it is entered.
@@ -88,9 +91,9 @@ class Parts:
         sampler = self._runner.sampler
         self._time(sampler, "forward", parts.DRAW)
         self._time(sampler, "greedy_sample", parts.DRAW, _zeros)
-        self._time(
-            sampler.topk_topp_sampler, "forward", parts.DRAW, lambda logits, *_: (_zeros(logits), None)
-        )
+        last = sampler.topk_topp_sampler
+        apart = last.forward.__name__ in FILTER_AND_DRAW
+        self._time(last, "forward", parts.DRAW, _filtered if apart else _drawn)
         self._time(sampler, "apply_logits_processors", parts.PENALTIES)
         self._time(sampler, "apply_penalties", parts.PENALTIES, _unchanged)
         self._time(sampler, "apply_temperature", parts.FILTERS, _unchanged)
@@ -127,6 +130,15 @@ def _unchanged(logits: Tensor, *_: object, **__: object) -> Tensor:
 
 def _zeros(logits: Tensor) -> Tensor:
     return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+
+
+def _drawn(logits: Tensor, *_: object) -> tuple[Tensor, None]:
+    return _zeros(logits), None
+
+
+def _filtered(logits: Tensor, _: object, k: Tensor | None, p: Tensor | None) -> tuple[Tensor, None]:
+    """Filters are a part of their own, inside of the draw: that may be left out, too, or not."""
+    return _drawn(filters.apply_top_k_top_p(logits, k, p))
 
 
 def _nothing(*_: object, **__: object) -> None:

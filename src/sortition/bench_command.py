@@ -50,8 +50,9 @@ def _samplers(
 @bench.command("masks")
 def _masks(
     cases: Annotated[
-        Path, typer.Option(help="Schemas with instances: gzipped JSON lines of name, schema and tests.")
-    ],
+        Path | None,
+        typer.Option(help="Schemas with instances: JSON lines of name, schema and tests. By default twenty."),
+    ] = None,
     tokenizer: Annotated[
         Path | None,
         typer.Option(help="Vocabulary in tiktoken's format. By default Llama 3's, of package llama-models."),
@@ -68,11 +69,12 @@ def _masks(
         vocabulary = tokenizer or masks.llama_vocabulary()
         if vocabulary is None:
             raise InputError("name a vocabulary with --tokenizer, or pip install --no-deps llama-models")
-        for path in (cases, vocabulary):
+        corpus = cases or masks.CASES
+        for path in (corpus, vocabulary):
             if not path.is_file():
                 raise InputError(f"there is no file {path}")
-        masks.read_cases(cases, None)
-        options = {"cases": cases, "tokenizer": vocabulary, "sample": sample}
+        masks.read_cases(corpus, None)
+        options = {"cases": corpus, "tokenizer": vocabulary, "sample": sample}
         code = _run("masks", options, peers, masks.PACKAGES, output, plots)
     raise typer.Exit(code)
 

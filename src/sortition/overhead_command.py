@@ -13,16 +13,20 @@ from rich.console import Console
 
 from sortition.grammars.errors import GrammarError
 from sortition.integrations.errors import InputError
+from sortition.server_diagnosis import diagnosed, known
 
 if TYPE_CHECKING:
     from sortition.benchmarks.overhead.breakdown import Clock
     from sortition.benchmarks.overhead.engine import Engine
     from sortition.benchmarks.overhead.load import Load
+    from sortition.benchmarks.overhead.predict.hardware import Hardware
 
 UNUSABLE: Final = 2
 ENGINES: Final = ("hf", "vllm")
 DTYPES: Final = ("float32", "bfloat16", "float16")
 CLOCKS: Final = ("cpu", "wall")
+INTERRUPTED: Final = 130
+"""What shells expect after Ctrl-C."""
 
 
 def overhead(
@@ -43,8 +47,8 @@ def overhead(
     structure: Annotated[
         list[str] | None,
         typer.Option(
-            help="none, ours, or, with vllm, xgrammar, guidance or outlines; may be repeated. "
-            "By default none, and ours if a schema is given."
+            help="none, ours, or, with vllm, xgrammar, guidance or outlines; with --base-url none, ours or "
+            "server, for what it has itself; may be repeated. By default none, and ours if a schema is given."
         ),
     ] = None,
     late: Annotated[
@@ -102,7 +106,9 @@ def overhead(
     concurrency: Annotated[int, typer.Option(min=1, help="With --base-url: how many at once.")] = 8,
     extra: Annotated[
         str | None,
-        typer.Option(help="With --base-url: further fields of requests, as JSON, whose cost is measured."),
+        typer.Option(
+            help="With --base-url: further fields of requests, as JSON, whose cost is measured, too."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the JSON report goes.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No notes on the way and no tables.")] = False,
@@ -114,12 +120,15 @@ def overhead(
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from sortition.benchmarks.overhead.intervals import LEAST
     from sortition.benchmarks.overhead.load import Load
+    from sortition.benchmarks.overhead.predict.hardware import device
 
     try:
+        # What cannot be is said before anything has been loaded and measured.
+        if output is not None and not output.resolve().parent.is_dir():
+            raise InputError(f"there is no folder {output.resolve().parent} for {output.name}")
         if base_url is not None:
-            from sortition.server_diagnosis import diagnosed
-
             report = diagnosed(
                 base_url,
                 model=served_model,
@@ -129,34 +138,53 @@ def overhead(
                 concurrency=concurrency,
                 tokens=tokens,
                 extra=extra,
+                samplings=sampling or ["greedy"],
+                structures=structure or (["none"] if schema is None else ["ours"]),
+                schema=schema,
+                rounds=rounds,
                 quiet=quiet,
             )
         else:
             loads = _loads(
                 batch or [1], context or [32], sampling, structure, schema, Load(tokens=tokens, late=late)
             )
+            known("--dtype", [dtype], ("auto", *DTYPES))
+            known("--what-if-dtype", what_if_dtype or [], DTYPES)
+            if 0 < rounds < LEAST:
+                raise InputError(f"--rounds is 0, or {LEAST} or more, not {rounds}")
+            if predict and engine != "hf":
+                raise InputError("--predict is for --engine hf")
+            priced = None if hardware is None else device(hardware)
             running = _engine(engine, model, dtype, threads, loads, random_weights)
             if predict:
-                report = _predicted(running, loads, what_if_dtype or [], hardware, price, quiet)
+                report = _predicted(running, loads, what_if_dtype or [], priced, price, quiet)
             else:
                 report = _measured(running, loads, _clock(clock, running, threads), rounds, quiet)
     except (InputError, GrammarError) as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(UNUSABLE) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted before anything was measured", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if report.get("interrupted"):
+        raise typer.Exit(INTERRUPTED)
 
 
 def _measured(engine: Engine, loads: list[Load], clock: Clock, rounds: int, quiet: bool) -> dict[str, Any]:
-    from sortition.benchmarks.overhead.intervals import LEAST
+    from sortition.benchmarks.overhead.device_clock import DeviceClock
     from sortition.benchmarks.overhead.measure import measure
     from sortition.benchmarks.overhead.tables import show
 
-    if 0 < rounds < LEAST:
-        raise InputError(f"--rounds is 0, or {LEAST} or more, not {rounds}")
     err = Console(stderr=True, quiet=quiet)
     report = measure(
-        engine, loads, clock=clock, rounds=rounds, progress=lambda note: err.print(note, style="dim")
+        engine,
+        loads,
+        clock=clock,
+        rounds=rounds,
+        device=DeviceClock() if engine.describe()["device"].startswith("cuda") else None,
+        progress=lambda note: err.print(note, style="dim"),
     )
     if not quiet:
         show(report, Console())
@@ -167,27 +195,25 @@ def _predicted(
     engine: Engine,
     loads: list[Load],
     dtypes: list[str],
-    hardware: str | None,
+    hardware: Hardware | None,
     price: float | None,
     quiet: bool,
 ) -> dict[str, Any]:
     from sortition.benchmarks.overhead.hf import TransformersEngine
-    from sortition.benchmarks.overhead.predict.hardware import device
     from sortition.benchmarks.overhead.predict.prediction import Point
     from sortition.benchmarks.overhead.predict.report import predict, show
 
     if not isinstance(engine, TransformersEngine):
         raise InputError("--predict is for --engine hf")
-    for dtype in dtypes:
-        if dtype not in DTYPES:
-            raise InputError(f"--what-if-dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
+    err = Console(stderr=True, quiet=quiet)
     report = predict(
         engine,
         list(dict.fromkeys(Point(load.batch, load.context) for load in loads)),
         replace(loads[0], structure="none"),
         dtypes=dtypes,
-        hardware=None if hardware is None else device(hardware),
+        hardware=hardware,
         price=price,
+        progress=lambda note: err.print(note, style="dim"),
     )
     if not quiet:
         show(report, Console())
@@ -207,13 +233,8 @@ def _loads(
 
     samplings = samplings or ["greedy"]
     structures = structures or (["none"] if schema is None else ["none", "ours"])
-    for kind, given, known in (
-        ("--sampling", samplings, tuple(SAMPLINGS)),
-        ("--structure", structures, STRUCTURES),
-    ):
-        for name in given:
-            if name not in known:
-                raise InputError(f"{kind} is one of {', '.join(map(repr, known))}, not {name!r}")
+    known("--sampling", samplings, SAMPLINGS)
+    known("--structure", structures, STRUCTURES)
     if schema is not None:
         load = replace(load, schema=read_schema(schema))
     return [

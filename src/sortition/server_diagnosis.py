@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ def diagnosed(
     concurrency: int,
     tokens: int,
     extra: str | None,
+    samplings: list[str],
+    structures: list[str],
+    schema: Path | None,
+    rounds: int,
     quiet: bool,
 ) -> dict[str, Any]:
     """The report, and its tables on the terminal.
@@ -33,7 +38,10 @@ def diagnosed(
         words: of a made-up prompt.
         concurrency: requests open at once.
         tokens: of an answer, at most.
-        extra: further fields of each request, as JSON.
+        extra: further fields of each request, as JSON: one more feature that is measured.
+        samplings, structures: features that are measured, all combinations of them.
+        schema: of structured output; by default a small one.
+        rounds: with and without each feature.
         quiet: no tables.
 
     Raises:
@@ -41,8 +49,22 @@ def diagnosed(
     """
     from sortition.benchmarks.diagnosis.diagnose import diagnose
     from sortition.benchmarks.diagnosis.load import made_up
+    from sortition.benchmarks.diagnosis.pairs import STRUCTURES, Feature, features
     from sortition.benchmarks.diagnosis.tables import show
+    from sortition.benchmarks.overhead.intervals import LEAST
+    from sortition.benchmarks.overhead.load import SAMPLINGS
+    from sortition.integrations.extract import read_schema
 
+    known("--sampling", samplings, SAMPLINGS)
+    known("--structure", structures, STRUCTURES)
+    if rounds < LEAST:
+        raise InputError(f"--rounds is {LEAST} or more, not {rounds}")
+    wanted = features(
+        [SAMPLINGS[name] for name in samplings], structures, None if schema is None else read_schema(schema)
+    )
+    fields = _fields(extra)
+    if fields:
+        wanted.append(Feature("the further fields", fields))
     err = Console(stderr=True, quiet=quiet)
     report = diagnose(
         base_url,
@@ -50,12 +72,20 @@ def diagnosed(
         model=model,
         concurrency=concurrency,
         max_tokens=tokens,
-        fields=_fields(extra),
+        features=wanted,
+        rounds=rounds,
         progress=lambda note: err.print(note, style="dim"),
     )
     if not quiet:
         show(report, Console())
     return report
+
+
+def known(option: str, given: Iterable[str], names: Collection[str]) -> None:
+    """Refuse what an option cannot be."""
+    for name in given:
+        if name not in names:
+            raise InputError(f"{option} is one of {', '.join(map(repr, names))}, not {name!r}")
 
 
 def _read(source: Path) -> list[str]:

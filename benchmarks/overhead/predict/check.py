@@ -10,10 +10,13 @@ from sortition.benchmarks.overhead.hf import TransformersEngine
 from sortition.benchmarks.overhead.load import Load
 from sortition.benchmarks.overhead.predict.prediction import CLAIMED, Point, Prediction, Tier
 from sortition.benchmarks.overhead.predict.predictor import Predictor
-from sortition.benchmarks.overhead.predict.replay import forward
+from sortition.benchmarks.overhead.predict.replay import forward, reading
 
-HELD_OUT: Final = (Point(1, 32), Point(1, 128), Point(4, 32), Point(8, 32))
+HELD_OUT: Final = (Point(1, 32), Point(1, 128), Point(1, 512), Point(4, 32), Point(8, 32))
 """One row and several, short and long: on CPUs and GPUs alike, they run different kernels."""
+
+PROMPTS: Final = (32, 128, 512)
+"""Tokens of prompts that are held out, to check the first token."""
 
 MODEL: Final = "model"
 """The name of the model among what is measured in turns."""
@@ -24,7 +27,7 @@ class Checked:
     """A point at which the model was measured.
 
     Attributes:
-        measured: milliseconds of a decode step of the model, without drawing and the host's own work.
+        measured: milliseconds of a step of the model, without drawing and the host's own work.
         predicted: of the same step, by tier.
     """
 
@@ -62,6 +65,18 @@ def check(
         taken = predictor.beside(point, {MODEL: forward(engine.model, point)})
         measured = taken.pop(MODEL)
         found.append(Checked(point, measured, predictor.decode(point, load, taken)))
+    return found
+
+
+def check_prompts(
+    engine: TransformersEngine, predictor: Predictor, prompts: Sequence[int], load: Load
+) -> list[Checked]:
+    """The same for steps that read a prompt of so many tokens, after which the first token is there."""
+    found = []
+    for tokens in prompts:
+        taken = predictor.beside_prompt(tokens, {MODEL: reading(engine.model, tokens)})
+        measured = taken.pop(MODEL)
+        found.append(Checked(Point(1, tokens), measured, predictor.prefill(tokens, load, taken)))
     return found
 
 

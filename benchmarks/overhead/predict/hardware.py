@@ -21,7 +21,8 @@ class Hardware:
         memory: bytes.
         bandwidth: bytes a second.
         operations: floating-point operations a second in dense matrix products, by dtype.
-        source: where the figures are printed.
+        source: where the maker prints the figures.
+        url: a public page on which they were compared with them.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Hardware:
     bandwidth: float
     operations: Mapping[str, float]
     source: str
+    url: str
 
 
 def devices() -> list[Hardware]:

@@ -3,7 +3,7 @@
 Both take what it costs to start the operations, to draw and to keep books from a *ghost*: a model with as
 many layers and next to nothing in them, decoded by the same loop. To it, the calibrated tier adds what the
 matrices and the cache take by this machine's bandwidth and operations a second; the op replay adds the
-model's own matrix products and attention, run by themselves. What the ghost's products and attention take
+model's own matrix products, attention and what comes between them, run by themselves. What the ghost's take
 is taken off again.
 """
 
@@ -32,7 +32,7 @@ from sortition.benchmarks.overhead.predict.prediction import (
     Prediction,
     Tier,
 )
-from sortition.benchmarks.overhead.predict.replay import Replay, forward, ghost
+from sortition.benchmarks.overhead.predict.replay import Replay, forward, ghost, reading
 from sortition.benchmarks.overhead.predict.shape import Shape
 from sortition.benchmarks.overhead.stopwatch import Stopwatch
 
@@ -43,6 +43,9 @@ TOKENS: Final = 10
 """That a ghost writes: nine decode steps, of which the median counts."""
 
 ROUNDS: Final = 5
+
+REPLAYED: Final = ("linears", "between", "attention")
+"""What is replayed of a step, and of the ghost's, to be taken off it."""
 
 
 class Predictor:
@@ -68,6 +71,7 @@ class Predictor:
         self.clock: Clock = "cpu" if device.type == "cpu" else "wall"
         self._rounds = rounds
         self._measured = cache(self._measure)
+        self._measured_prompt = cache(self._measure_prompt)
         self._rest = cache(self._measure_rest)
 
     def decode(
@@ -79,45 +83,44 @@ class Predictor:
             load: how tokens are drawn, and what holds them to a grammar.
             measured: what `beside` has given for this point; by default it is measured now.
         """
-        rest = self._rest(replace(load, batch=point.batch, context=GHOST_CONTEXT, tokens=TOKENS))
-        found = self._measured(point) if measured is None else measured
-        launch = found["ghost"] - found["ghost's linears"] - found["ghost's attention"]
-        rest = {LAUNCH: max(launch, 0.0), **rest}
-        number = self._number
-        size, limits = self.shape, self.calibration
-        reading = number * size.multiplied / limits.bandwidth
-        computing = 2 * size.multiplied * point.batch / limits.operations
-        cached = number * size.kv_numbers(point.batch * point.context)
-        matrices = BANDWIDTH if reading >= computing else COMPUTE
+        cached = self._number * self.shape.kv_numbers(point.batch * point.context)
         # A cache that grows by copying is read and written, and then read once more.
-        calibrated = {
-            matrices: 1000 * max(reading, computing),
-            ATTENTION: 1000 * (2 * cached / limits.copying + cached / limits.bandwidth),
-        }
-        replayed = {matrices: found["linears"], ATTENTION: found["attention"]}
+        attention = 2 * cached / self.calibration.copying + cached / self.calibration.bandwidth
+        found = self._measured(point) if measured is None else measured
+        return self._predictions(point, load, found, point.batch, attention)
+
+    def prefill(
+        self, tokens: int, load: Load, measured: Mapping[str, float] | None = None
+    ) -> dict[Tier, Prediction]:
+        """The step that reads one prompt, by both tiers.
+
+        Args:
+            load: how tokens are drawn, and what holds them to a grammar.
+            measured: what `beside_prompt` has given for so many tokens; by default it is measured now.
+        """
+        # Half of all pairs of tokens: none looks ahead.
+        operations = self.shape.attention_operations(tokens, tokens) / 2
+        found = self._measured_prompt(tokens) if measured is None else measured
+        attention = operations / self.calibration.operations
+        return self._predictions(Point(1, tokens), load, found, tokens, attention)
+
+    def _predictions(
+        self, point: Point, load: Load, found: Mapping[str, float], tokens: int, attention: float
+    ) -> dict[Tier, Prediction]:
+        """A step in which so many tokens go through all layers, its attention taking so many seconds."""
+        rest = self._rest(replace(load, batch=point.batch, context=GHOST_CONTEXT, tokens=TOKENS))
+        launch = found["ghost"] - sum(found[f"ghost's {name}"] for name in REPLAYED)
+        rest = {LAUNCH: max(launch, 0.0), **rest}
+        size, limits = self.shape, self.calibration
+        reading = self._number * size.multiplied / limits.bandwidth
+        computing = 2 * size.multiplied * tokens / limits.operations
+        matrices = BANDWIDTH if reading >= computing else COMPUTE
+        calibrated = {matrices: 1000 * max(reading, computing), ATTENTION: 1000 * attention}
+        replayed = {matrices: found["linears"] + found["between"], ATTENTION: found["attention"]}
         return {
             "calibrated": Prediction("calibrated", point, calibrated | rest),
             "op replay": Prediction("op replay", point, replayed | rest),
         }
-
-    def prefill(self, tokens: int, load: Load) -> Prediction:
-        """The step that reads one prompt, by op replay."""
-        rest = self._rest(replace(load, batch=1, context=GHOST_CONTEXT, tokens=TOKENS))
-        seconds = in_turns(
-            {
-                "linears": self._replay.linears(tokens, 1),
-                "attention": self._replay.prefill_attention(tokens),
-            },
-            self._device,
-            min(self._rounds, 3),
-        )
-        reading = self._number * self.shape.multiplied / self.calibration.bandwidth
-        computing = 2 * self.shape.multiplied * tokens / self.calibration.operations
-        matrices = BANDWIDTH if reading >= computing else COMPUTE
-        ghost = self._measured(Point(1, GHOST_CONTEXT))
-        launch = ghost["ghost"] - ghost["ghost's linears"] - ghost["ghost's attention"]
-        terms = {matrices: 1000 * seconds["linears"], ATTENTION: 1000 * seconds["attention"]}
-        return Prediction("op replay", Point(1, tokens), {**terms, LAUNCH: max(launch, 0.0), **rest})
 
     @property
     def _number(self) -> int:
@@ -126,21 +129,42 @@ class Predictor:
     def _measure(self, point: Point) -> dict[str, float]:
         return self.beside(point, {})
 
+    def _measure_prompt(self, tokens: int) -> dict[str, float]:
+        return self.beside_prompt(tokens, {})
+
     def beside(self, point: Point, others: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-        """Milliseconds of what a step is predicted from, and of other work in turns with it."""
+        """Milliseconds of what a decode step is predicted from, and of other work in turns with it."""
         start = Point(point.batch, GHOST_CONTEXT)
-        seconds = in_turns(
+        return self._in_turns(
             {
                 "linears": self._replay.linears(point.batch, point.batch),
+                "between": self._replay.between(point.batch, 1),
                 "attention": self._replay.attention(point),
                 "ghost": forward(self._ghost.model, start),
                 "ghost's linears": self._ghost_replay.linears(point.batch, point.batch),
+                "ghost's between": self._ghost_replay.between(point.batch, 1),
                 "ghost's attention": self._ghost_replay.attention(start),
                 **others,
-            },
-            self._device,
-            self._rounds,
+            }
         )
+
+    def beside_prompt(self, tokens: int, others: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+        """The same of a step that reads a prompt."""
+        return self._in_turns(
+            {
+                "linears": self._replay.linears(tokens, 1),
+                "between": self._replay.between(1, tokens),
+                "attention": self._replay.prefill_attention(tokens),
+                "ghost": reading(self._ghost.model, tokens),
+                "ghost's linears": self._ghost_replay.linears(tokens, 1),
+                "ghost's between": self._ghost_replay.between(1, tokens),
+                "ghost's attention": self._ghost_replay.prefill_attention(tokens),
+                **others,
+            }
+        )
+
+    def _in_turns(self, work: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+        seconds = in_turns(work, self._device, self._rounds)
         return {name: 1000 * value for name, value in seconds.items()}
 
     def _measure_rest(self, load: Load) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A model's operations without the model: its matrix products and its attention."""
+"""A model's operations without the model: its matrix products, its attention, and what comes between them."""
 
 from __future__ import annotations
 
@@ -50,6 +50,25 @@ class Replay:
             for weights in self._weights:
                 torch.nn.functional.linear(inputs[weights.shape[1]], weights)
             torch.nn.functional.linear(hidden, self._head)
+
+        return work
+
+    def between(self, rows: int, tokens: int) -> Callable[[], None]:
+        """Norms, gates, residuals and rotations of all layers, as a Llama has them and others have alike."""
+        shape = self._shape
+        hidden, inner = self._random(rows, tokens, shape.hidden), self._random(rows, tokens, shape.inner)
+        heads = self._random(rows, shape.heads + shape.kv_heads, tokens, shape.head_dim)
+        weight, turn = self._random(shape.hidden), self._random(tokens, shape.head_dim)
+
+        def work() -> None:
+            for _ in range(shape.layers):
+                for _ in range(2):
+                    wide = hidden.to(torch.float32)
+                    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+                    torch.add(hidden, weight * normed.to(self._dtype))
+                torch.mul(torch.nn.functional.silu(inner), inner)
+                half, other = heads.chunk(2, dim=-1)
+                torch.add(heads * turn, torch.cat([-other, half], dim=-1) * turn)
 
         return work
 
@@ -123,5 +142,16 @@ def forward(model: Any, point: Point) -> Callable[[], None]:
     def work() -> None:
         model(token, past_key_values=kept, use_cache=True, logits_to_keep=1)
         kept.crop(-1)
+
+    return work
+
+
+def reading(model: Any, tokens: int) -> Callable[[], None]:
+    """The model's step that reads one prompt of random tokens, up to the last one's logits."""
+    size, device = model.get_input_embeddings().weight.shape[0], model.device
+    ids = torch.randint(size, (1, tokens), device=device)
+
+    def work() -> None:
+        model(ids, use_cache=True, logits_to_keep=1)
 
     return work

@@ -86,6 +86,16 @@ class Shape:
         )
 
     @property
+    def hidden(self) -> int:
+        """How wide the layers' inputs are."""
+        return self.head.inputs
+
+    @property
+    def inner(self) -> int:
+        """How wide the layers are at their widest."""
+        return max(linear.outputs for linear in self.linears)
+
+    @property
     def multiplied(self) -> int:
         """Weights that every token is multiplied with, the head's included."""
         return sum(linear.weights * count for linear, count in self.linears.items()) + self.head.weights
