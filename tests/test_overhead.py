@@ -301,6 +301,15 @@ def test_a_processor_that_is_planted_into_a_model_is_found(tiny: TransformersEng
     assert 4.5 < found.saved.estimate < 7
 
 
+def test_every_custom_processor_has_a_line_of_its_own(tiny: TransformersEngine) -> None:
+    engine = TransformersEngine(tiny.model, tiny.tokenizer, [Busy(0.001), Busy(0.003)])
+    watch = Stopwatch()
+    engine.run(Load(tokens=8, structure="ours"), watch)
+    (found,) = (each for each in breakdowns(watch.steps, "cpu") if each.kind == "decode")
+    assert found.parts["processor: Busy 2"] > 2 * found.parts["processor: Busy"] > 1
+    assert "processor: GrammarLogitsProcessor" in found.parts
+
+
 # A transformers model.
 
 

@@ -207,7 +207,7 @@ class Loop:
     ) -> Tensor:
         """What a decoding loop of transformers takes and gives."""
         watch = self._stopwatch
-        named = [(_part(processor), processor) for processor in logits_processor]
+        named = list(zip(_parts(logits_processor), logits_processor, strict=True))
         outputs = None
         for turn in range(self._load.tokens):
             with watch.step("decode" if turn else "prefill", len(input_ids)):
@@ -261,10 +261,16 @@ class Loop:
             stream.step(self._decoder, token)
 
 
-def _part(processor: LogitsProcessor) -> str:
+def _parts(processors: Sequence[LogitsProcessor]) -> list[str]:
+    """Which part each processor is."""
+    custom = iter(parts.processors(each for each in processors if _library_part(each) is None))
+    return [_library_part(each) or next(custom) for each in processors]
+
+
+def _library_part(processor: LogitsProcessor) -> str | None:
     if isinstance(processor, PENALTIES):
         return parts.PENALTIES
-    return parts.FILTERS if isinstance(processor, FILTERS) else parts.processor(processor)
+    return parts.FILTERS if isinstance(processor, FILTERS) else None
 
 
 def _unchanged(input_ids: Tensor, scores: Tensor) -> Tensor:

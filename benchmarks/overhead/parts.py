@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 SCHEDULE: Final = "schedule"
@@ -35,9 +37,15 @@ JOINT: Final = " + "
 _PROCESSOR: Final = "processor: "
 
 
-def processor(instance: object) -> str:
-    """The name of a processor that is not the engine's own."""
-    return _PROCESSOR + type(instance).__name__
+def processors(instances: Iterable[object]) -> list[str]:
+    """Names of processors that are not the engine's own; several of one class are numbered."""
+    seen: Counter[str] = Counter()
+    names = []
+    for instance in instances:
+        kind = type(instance).__name__
+        seen[kind] += 1
+        names.append(_PROCESSOR + (kind if seen[kind] == 1 else f"{kind} {seen[kind]}"))
+    return names
 
 
 def is_processor(part: str) -> bool:

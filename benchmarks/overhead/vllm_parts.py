@@ -102,10 +102,17 @@ class Parts:
         self._time_kept(sampler, "gather_logprobs", parts.LOGPROBS, _same_size)
 
     def _processors(self) -> None:
-        for processor in self._runner.input_batch.logitsprocs.all:
-            part = parts.processor(processor)
-            if type(processor).__module__.startswith("vllm."):
-                part = parts.FILTERS if isinstance(processor, MinPLogitsProcessor) else parts.PENALTIES
+        everyone = list(self._runner.input_batch.logitsprocs.all)
+        own = [each for each in everyone if type(each).__module__.startswith("vllm.")]
+        custom = [each for each in everyone if each not in own]
+        named = [
+            *(
+                (parts.FILTERS if isinstance(each, MinPLogitsProcessor) else parts.PENALTIES, each)
+                for each in own
+            ),
+            *zip(parts.processors(custom), custom, strict=True),
+        ]
+        for part, processor in named:
             self._time(processor, "apply", part, _unchanged)
             self._time(processor, "update_state", part)
 
