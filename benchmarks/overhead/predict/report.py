@@ -128,7 +128,7 @@ def show(report: dict[str, Any], console: Console) -> None:
             )
     for each in report["first token"]:
         console.print(
-            f"first token after {each['context']} tokens, {each['tier']}: {each['ms']:.3g} ms, "
+            f"first token after {each['context']} tokens, {each['tier']}: {each['ms']:,.2f} ms, "
             f"{each['binds']} binds"
         )
     console.print(_what_if("what if, on this machine, by op replay", report["this machine"]))
@@ -136,9 +136,10 @@ def show(report: dict[str, Any], console: Console) -> None:
         there = report["specification"]
         console.print(_what_if(f"what if, on {there['name']}, by specification", there["rows"]))
         console.print(
-            f"a step takes at least so long, and has taken up to {there['up to times slower']} times as long "
-            f"({there['source']}: {there['url']})"
+            f"a step takes at least so long; models of 7 and 8 billion parameters have taken up to "
+            f"{there['up to times slower']} times as long, and smaller ones more: launching is left out"
         )
+        console.print(f"figures: {there['source']}; {there['url']}", highlight=False)
 
 
 def _held_out(title: str, checked: list[dict[str, Any]]) -> Grid:
