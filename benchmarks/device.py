@@ -489,7 +489,8 @@ def _machine() -> dict[str, Any]:
 def show(report: dict[str, Any], console: Console) -> None:
     """The report as a table of microseconds, and how many reads of the logits ours is."""
     for part in report["equality"]:
-        console.print(f"{part['rows']:,} rows of {part['width']:,}: {part['different']} unlike the CPU's")
+        rows = f"{part['rows']:,} of {part['of']:,} rows of {part['width']:,} tokens"
+        console.print(f"{rows}: {part['different']} unlike the CPU's")
     said = {
         "graph": "in a graph",
         "sampler": "a sampler, with nobody waiting",
