@@ -15,9 +15,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    # It imports Triton, which has to be told before that it is to interpret.
+    from torch import Tensor
 
 Judged = list[tuple[float, bool]]
 """Drafts that came to be judged: their probability under the target, and whether they stood."""
