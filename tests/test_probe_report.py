@@ -198,3 +198,14 @@ def test_answers_are_told_where_they_are_known() -> None:
     measured = dataclasses.replace(probe.agreement, tar_answers=Rate(11, 12, 0.6, 1.0, 0.95))
     said = wording.frequency(dataclasses.replace(probe, agreement=measured))
     assert "1 of 12 prompts (95 % sure of 0 to 40 %) more than one answer" in said
+
+
+def test_what_is_missing_is_said_everywhere() -> None:
+    probe = findings()
+    left = dataclasses.replace(probe.tested[-1], name="chunk 4", status="not run", evidence="out of time")
+    early = dataclasses.replace(probe, tested=(*probe.tested, left), stopped="out of time")
+    assert "not run, out of time: chunk 4\n" in shown(early)
+    assert "not run: out of time" in page.html(early)
+    assert "83 s, out of time." in page.html(early)
+    (case,) = ElementTree.fromstring(junit.xml(early)).findall("testcase[@name='chunk 4']")
+    assert case.find("skipped") is not None

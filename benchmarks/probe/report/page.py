@@ -35,7 +35,8 @@ def html(findings: Findings) -> str:
     title = f"Does the batch change the output of {findings.target}?"
     # Where somebody's files are is nothing for a page that is passed on.
     environment = {name: value for name, value in findings.environment.items() if name != "folder"}
-    run = f"{len(findings.references)} prompts, {findings.seconds:.0f} s. {_plain(environment)}"
+    ended = f", {findings.stopped}" if findings.stopped else ""
+    run = f"{len(findings.references)} prompts, {findings.seconds:.0f} s{ended}. {_plain(environment)}"
     return page(title, _cards(findings), style=STYLE, footer=run)
 
 
