@@ -6,6 +6,7 @@ For a process of its own, where TRITON_INTERPRET is set before Triton is importe
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -492,24 +493,50 @@ def test_depth_limit() -> None:
     assert int(texts.ours.slots.depth) + 4 >= table.depth_limit
 
 
-def test_lengths_of_strings() -> None:
-    """Bounds of two strings, one after the other, where tokens of several characters just fit or do not."""
+TEXT = {"type": "string", "minLength": 34, "maxLength": 37}
+GAP = [{"type": "string", "maxLength": 40}, {"type": "string", "minLength": 45, "maxLength": 48}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "parts", "bounds"),
+    [
+        (
+            {"properties": {"a": TEXT, "b": TEXT}, "required": ["a", "b"], "additionalProperties": False},
+            [
+                *(b'{"a":"' + b"a" * 32, *[b"a"] * 5, b'","b":"' + b"a" * 33),
+                *(b"a", b'"', b"}"),
+            ],
+            [*[(1, 0)] * 2, *[(1, 1)] * 3, (0, 1), (1, 0), (1, 1), (0, 0), (0, 0)],
+        ),
+        # From 40 to 41, and from 44 to 45, a guard fails and something else is said in its place.
+        (
+            {"anyOf": GAP},
+            [b'"' + b"a" * 39, *[b"a"] * 9, b'"'],
+            [*[(1, 1)] * 2, *[(1, 0)] * 4, *[(1, 1)] * 3, (0, 1), (0, 0)],
+        ),
+    ],
+    ids=["two", "gap"],
+)
+@pytest.mark.parametrize("longest", [1, 4])
+def test_lengths_of_strings(
+    schema: dict[str, Any], parts: list[bytes], bounds: list[tuple[int, int]], longest: int
+) -> None:
+    """Strings up to their bounds, where tokens of several characters just fit or do not."""
     others = [bytes([byte]) for byte in range(256) if bytes([byte]) not in SMALL.tokens]
     longer = (b"aaaa", b'a"', b'",', b'aa"}', b"\\u00")
     vocabulary = Vocabulary.of([*SMALL.tokens, *others, *longer], end_tokens=[])
-    text = {"type": "string", "minLength": 34, "maxLength": 37}
-    schema = {"properties": {"a": text, "b": text}, "required": ["a", "b"], "additionalProperties": False}
     table = json_schema(schema).compile(vocabulary)
     assert len(table.guards) > 1
     texts, matcher = Texts([table], seed=0, slots=1, beyond=0), Matcher(table, ENDS)
     for constraint in (texts.ours, texts.mirror):
         constraint.assign(torch.tensor([0]), torch.tensor([0]))
-    bounds = set()
     a, quote = vocabulary.tokens.index(b"a"), vocabulary.tokens.index(b'"')
-    parts = [b'{"a":"' + b"a" * 32, *[b"a"] * 5, b'","b":"' + b"a" * 33, b"a", b'"', b"}"]
+    found = []
     for part in parts:
-        for byte in part:
-            token = vocabulary.tokens.index(bytes([byte]))
+        # The longest tokens first, or one byte after the other.
+        pieces = re.findall(rb"(?s)aaaa|aa|." if longest > 1 else rb"(?s).", part)
+        for piece in pieces:
+            token = vocabulary.tokens.index(piece)
             assert matcher.advance(token)
             texts.read(0, token)
         # The drafts of the step go on at random.
@@ -521,6 +548,6 @@ def test_lengths_of_strings() -> None:
         assert torch.equal(allowed, texts.mirror.allowed(expected))
         known = np.unpackbits(matcher.allowed().view(np.uint8), bitorder="little")[: texts.size]
         assert allowed[0].tolist() == known.astype(np.bool_).tolist()
-        bounds.add((bool(allowed[0, a]), bool(allowed[0, quote])))
-    assert bounds == {(True, False), (True, True), (False, True), (False, False)}
+        found.append((int(allowed[0, a]), int(allowed[0, quote])))
+    assert found == bounds
     assert int(texts.ours.refused) == 0
