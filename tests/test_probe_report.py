@@ -187,6 +187,13 @@ def test_a_bug_is_told_from_floats() -> None:
     assert wording.nature(corrupt).startswith("suspected")
     assert wording.nature(changed(probe, cause="sampler")).startswith("yes")
     assert wording.nature(changed(probe, cause="unknown", conclusion="not found")).startswith("not known")
+    drawn = dataclasses.replace(probe.attributions[0], condition="rerun, given seed 7", cause="seed")
+    both = dataclasses.replace(probe, attributions=(drawn, *probe.attributions))
+    assert wording.nature(both).startswith("no: floating-point")
+    assert wording.nature(both).endswith(
+        "; but draws under one seed depend on the batch, with the same scores"
+    )
+    assert wording.main_attribution(both) == probe.attributions[0]
     clean = dataclasses.replace(probe, attributions=(), tested=probe.tested[:1])
     assert wording.nature(clean).startswith("nothing to explain")
 

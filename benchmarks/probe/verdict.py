@@ -50,7 +50,7 @@ def verdict(
             f"{name}: {_share(rates[name])} prompts bound the rate only to {rates[name].high:.1%}"
             for name in unsure
         ),
-        *(each.sentence for each in attributions if each not in corrupt and each.cause != "none"),
+        *(f"{names}: {sentence}" for sentence, names in _sentences(attributions, corrupt).items()),
     ]
     answer: Answer
     if corrupt or over:
@@ -70,6 +70,15 @@ def _rate(tested: Tested, require: Requirement) -> Rate:
 
 def _opposite(rate: Rate) -> Rate:
     return Rate(rate.trials - rate.count, rate.trials, 1 - rate.high, 1 - rate.low, rate.confidence)
+
+
+def _sentences(attributions: Sequence[Attribution], known: Sequence[Attribution]) -> dict[str, str]:
+    """What was found, each once, and under which conditions."""
+    names: dict[str, list[str]] = {}
+    for each in attributions:
+        if each not in known and each.cause != "none":
+            names.setdefault(each.sentence, []).extend((each.condition, *each.shared_by))
+    return {sentence: _named(each) for sentence, each in names.items()}
 
 
 def _share(rate: Rate) -> str:
@@ -94,6 +103,10 @@ def _headline(answer: Answer, exercised: Sequence[Tested], corrupt: bool, requir
 
 
 def _listed(tested: Sequence[Tested]) -> str:
-    shown = [each.name for each in tested[:3]]
-    more = len(tested) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return _named([each.name for each in tested])
+
+
+def _named(names: Sequence[str]) -> str:
+    """Three of them, and how many more."""
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")

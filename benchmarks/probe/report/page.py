@@ -29,6 +29,9 @@ STYLE: Final = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 SHOWN_PROMPTS: Final = 8
 """Prompts whose texts stand side by side; the JSON has all of them."""
 
+OPEN_REASONS: Final = 3
+"""More are folded: causes have a card of their own below."""
+
 
 def html(findings: Findings) -> str:
     """The page, as a whole document."""
@@ -99,6 +102,8 @@ def _verdict(findings: Findings) -> str:
     verdict = findings.verdict
     rows = "".join(f"<dt>{escape(asked)}</dt><dd>{escape(said)}</dd>" for asked, said in answers(findings))
     reasons = "".join(f"<p>{escape(reason)}</p>" for reason in verdict.reasons)
+    if len(verdict.reasons) > OPEN_REASONS:
+        reasons = f"<details><summary>{len(verdict.reasons)} reasons</summary>{reasons}</details>"
     return (
         f'<section class="wide verdict {verdict.answer}">\n'
         f"<h2><small>{badge(findings)}</small>{escape(verdict.headline)}</h2>\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from sortition.benchmarks.probe.findings import Answer, Attribution, Findings, Fix, Rate, Tested
@@ -14,6 +15,8 @@ VERDICTS: Final[dict[Answer, str]] = {
 }
 
 CORRUPTION: Final = "SUSPECTED CORRUPTION"
+
+SEEDS: Final = "draws under one seed depend on the batch, with the same scores"
 
 NOISE: Final = frozenset({"operation", "model", "ties"})
 """Causes that are arithmetic in another order, and what follows from it."""
@@ -41,26 +44,43 @@ def answers(findings: Findings) -> list[tuple[str, str]]:
 
 
 def main_attribution(findings: Findings) -> Attribution | None:
-    """The worst: corruption before all else, then what is confirmed, then the condition that differs most."""
+    """The worst: corruption before all else, then what is confirmed, then the condition that differs most.
+
+    Conditions that count come before draws, which nobody asked about who has no seed.
+    """
     flips = {tested.name: tested.divergence.count if tested.divergence else 0 for tested in findings.tested}
     ranks = {"suspected corruption": 0, "confirmed": 1, "suspected": 2, "not found": 3}
     return min(
-        findings.attributions,
+        _counted(findings) or findings.attributions,
         key=lambda each: (ranks[each.conclusion], -flips.get(each.condition, 0)),
         default=None,
     )
 
 
+def _counted(findings: Findings) -> list[Attribution]:
+    """Causes of differences under conditions that count."""
+    names = {tested.name for tested in findings.tested if tested.counts}
+    return [each for each in findings.attributions if each.condition in names]
+
+
 def nature(findings: Findings) -> str:
     """Whether what was found is a bug or the arithmetic of floats."""
-    conclusions = {each.conclusion for each in findings.attributions}
-    causes = {each.cause for each in findings.attributions}
+    counted = _counted(findings)
+    said = _nature(findings, counted or findings.attributions)
+    if counted and "seed" in {each.cause for each in findings.attributions}:
+        said += f"; but {SEEDS}"
+    return said
+
+
+def _nature(findings: Findings, attributions: Sequence[Attribution]) -> str:
+    conclusions = {each.conclusion for each in attributions}
+    causes = {each.cause for each in attributions}
     if "suspected corruption" in conclusions or "corruption" in causes:
         return "suspected: the differences are larger than rounding can make them"
     if "sampler" in causes:
         return "yes: the sampler's choice depends on the batch, with the same scores"
     if "seed" in causes:
-        return "yes: draws under one seed depend on the batch, with the same scores"
+        return f"yes: {SEEDS}"
     if not differing(findings):
         return "nothing to explain: every condition that took effect gave the same bits"
     if causes & NOISE and causes <= NOISE | {"unknown"}:
