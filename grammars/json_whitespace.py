@@ -19,8 +19,8 @@ from sortition.grammars.expr import (
     NOTHING,
     Call,
     Expr,
-    Graph,
     alternative,
+    concat,
     literal,
     one_of,
     optional,
@@ -129,8 +129,12 @@ def _lines(depths: int) -> Expr:
     }
     if not spaces:
         return NOTHING
-    chain = tuple((count, _SPACE, count + 1) for count in range(1, max(spaces) + 1))
-    return Graph(((0, literal(b"\n"), 1), *chain), 0, frozenset(count + 1 for count in spaces))
+    # From the deepest on: each count goes on to the next one, or not.
+    counts = sorted(spaces)
+    more: Expr = EMPTY
+    for count, deeper in zip(counts[-2::-1], counts[:0:-1], strict=True):
+        more = optional(concat(literal(b" " * (deeper - count)), more))
+    return concat(literal(b"\n" + b" " * counts[0]), more)
 
 
 @lru_cache(maxsize=CACHED_POLICIES)

@@ -8,10 +8,12 @@ construction is Thompson's (CACM 11(6), 1968) with hash-consing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from sortition.grammars.cache import Cache
 from sortition.grammars.errors import Invalid, TooLarge
 from sortition.grammars.expr import (
     EMPTY,
@@ -36,6 +38,8 @@ CLOSURE_BUDGET: Final = 3_000_000
 
 TOO_MANY_CLOSURES: Final = "the grammar has too many parts that may all come next"
 
+TOO_MANY_NODES: Final = f"the grammar needs more than {NODE_BUDGET:,} automaton nodes"
+
 ROOT: Final = ""
 """The name under which the root expression is stored beside the rules."""
 
@@ -55,6 +59,13 @@ END: Final = 3
 """The end of a rule."""
 
 
+KNOWN_RULES: Final = 2048
+"""Expressions of rules that are remembered, to tell those that come again: free JSON, common keys."""
+
+LARGEST_BLOCK: Final = 2000
+"""Nodes of a rule up to which they are kept: 100 KiB."""
+
+
 class Test(NamedTuple):
     """What reading a node adds to the count of its frame, and how far that may then have counted."""
 
@@ -65,6 +76,32 @@ class Test(NamedTuple):
 
 NO_TEST: Final = 0
 """The number of the test that adds nothing and always holds."""
+
+
+class _Block(NamedTuple):
+    """One rule by itself: `Nfa`'s lists, with numbers that count from its first node or fork.
+
+    A label is a number among `names`, which are sets, rules that are called, and the kinds of other nodes.
+    """
+
+    kind: list[int]
+    label: list[int]
+    following: list[int]
+    forks: list[tuple[int, ...]]
+    names: tuple[object, ...]
+    tests: list[Test] | None
+    start: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """An expression that was built before, and its nodes from the second time on."""
+
+    before: bool = False
+    block: _Block | None = None
+
+
+_KNOWN: Final = Cache[_Known](KNOWN_RULES, lambda _: 1)
 
 
 class Nfa:
@@ -112,8 +149,16 @@ class Nfa:
             if rule not in expressions:
                 raise Invalid(f"the rule {rule!r} is called but not defined")
             self._first_node.append(len(self.kind))
-            end = self._node(END, number, -1)
-            self.start.append(self._build(expressions[rule], end))
+            known = _KNOWN.find(expressions[rule], _Known)
+            if known.block is None:
+                first, first_fork = len(self.kind), len(self.forks)
+                end = self._node(END, number, -1)
+                self.start.append(self._build(expressions[rule], end))
+                if known.before and len(self.kind) - first <= LARGEST_BLOCK:
+                    known.block = self._block(first, first_fork, self.start[-1])
+                known.before = True
+            else:
+                self._place(known.block, number)
         self.productive = self._find_productive()
 
     def closure(self, node: int) -> tuple[int, ...]:
@@ -154,6 +199,62 @@ class Nfa:
         error.rules = tuple(sorted(sizes, key=sizes.__getitem__, reverse=True))
         return error
 
+    def _block(self, first: int, first_fork: int, start: int) -> _Block | None:
+        """The nodes of the rule that has just been built, None if it shares some with another rule."""
+        kind, following = self.kind[first:], self.following[first:]
+        names: dict[object, int] = {}
+        label = []
+        for each, number in zip(kind, self.label[first:], strict=True):
+            name: object = self.sets[number] if each == ARC else self.rules[number] if each == CALL else each
+            label.append(names.setdefault(name, len(names)))
+        forks = [tuple([target - first for target in targets]) for targets in self.forks[first_fork:]]
+        relative = [
+            each - (first_fork if of == FORK else first) for of, each in zip(kind, following, strict=True)
+        ]
+        inside = all(target >= 0 for targets in forks for target in targets)
+        if not inside or min(relative[1:], default=0) < 0:
+            return None
+        tests = [self.tests[number] for number in self.test[first:]]
+        return _Block(
+            kind,
+            label,
+            relative,
+            forks,
+            tuple(names),
+            tests if any(self.test[first:]) else None,
+            start - first,
+        )
+
+    def _place(self, block: _Block, rule: int) -> None:
+        """Add the nodes of a rule that is known from before."""
+        first, first_fork = len(self.kind), len(self.forks)
+        if first + len(block.kind) > NODE_BUDGET:
+            raise self.too_large(TOO_MANY_NODES)
+        numbers = [self._named(name, rule) for name in block.names]
+        self.kind.extend(block.kind)
+        self.label.extend([numbers[label] for label in block.label])
+        self.following.extend(
+            [
+                each + (first_fork if kind == FORK else first)
+                for kind, each in zip(block.kind, block.following, strict=True)
+            ]
+        )
+        self.following[first] = -1
+        self.forks.extend([tuple([first + target for target in targets]) for targets in block.forks])
+        if block.tests is None:
+            self.test.extend([NO_TEST] * len(block.kind))
+        else:
+            self.test.extend([self._test(test) for test in block.tests])
+        self.start.append(first + block.start)
+
+    def _named(self, name: object, rule: int) -> int:
+        """The number that stands for a name of a block: a set, a rule that is called, or a kind of node."""
+        if isinstance(name, tuple):
+            return self._set(name)
+        if isinstance(name, str):
+            return self._rule(name)
+        return rule if name == END else 0
+
     def _reached(self, fork: int, wanted: Callable[[int], int]) -> set[int]:
         kind, following = self.kind, self.following
         reached: set[int] = set()
@@ -172,7 +273,7 @@ class Nfa:
     def _node(self, kind: int, label: int, following: int) -> int:
         number = len(self.kind)
         if number >= NODE_BUDGET:
-            raise self.too_large(f"the grammar needs more than {NODE_BUDGET:,} automaton nodes")
+            raise self.too_large(TOO_MANY_NODES)
         self.kind.append(kind)
         self.label.append(label)
         self.following.append(following)
@@ -191,16 +292,20 @@ class Nfa:
             self.sets.append(ranges)
         return number
 
-    def _unit(self, unit: int) -> int:
-        number = self._unit_set.get(unit)
-        if number is None:
-            number = self._unit_set[unit] = self._set(((unit, unit),))
+    def _rule(self, name: str) -> int:
+        number = self._rule_number.setdefault(name, len(self.rules))
+        if number == len(self.rules):
+            self.rules.append(name)
+        return number
+
+    def _test(self, test: Test) -> int:
+        number = self._test_number.setdefault(test, len(self.tests))
+        if number == len(self.tests):
+            self.tests.append(test)
         return number
 
     def _call(self, rule: str, following: int) -> int:
-        number = self._rule_number.setdefault(rule, len(self.rules))
-        if number == len(self.rules):
-            self.rules.append(rule)
+        number = self._rule(rule)
         node = self._calls.get((number, following))
         if node is None:
             node = self._calls[number, following] = self._node(CALL, number, following)
@@ -236,9 +341,7 @@ class Nfa:
 
     def _build_new(self, expr: Expr, following: int) -> int:
         if isinstance(expr, Literal):
-            for unit in reversed(expr.units):
-                following = self._arc(self._unit(unit), following)
-            return following
+            return self._build_literal(expr.units, following)
         if isinstance(expr, Concat):
             for part in reversed(expr.parts):
                 following = self._build(part, following)
@@ -257,6 +360,19 @@ class Nfa:
             return self._fork(())
         raise TypeError(f"not an expression: {expr!r}")
 
+    def _build_literal(self, units: bytes | tuple[int, ...], following: int) -> int:
+        """`_arc` and `_unit` for each unit: most nodes are made here, so no call is."""
+        arcs, sets = self._arcs, self._unit_set
+        for unit in reversed(units):
+            number = sets.get(unit)
+            if number is None:
+                number = sets[unit] = self._set(((unit, unit),))
+            node = arcs.get((number, following))
+            if node is None:
+                node = arcs[number, following] = self._node(ARC, number, following)
+            following = node
+        return following
+
     def _build_repeat(self, expr: Repeat, following: int) -> int:
         if expr.high is None:
             node = self._open_fork()
@@ -271,10 +387,7 @@ class Nfa:
 
     def _build_counted(self, expr: Counted, following: int) -> int:
         """The first nodes of the body once more, with a test."""
-        test = Test(expr.step, expr.low, expr.high)
-        number = self._test_number.setdefault(test, len(self.tests))
-        if number == len(self.tests):
-            self.tests.append(test)
+        number = self._test(Test(expr.step, expr.low, expr.high))
         first = self._build(expr.body, following)
         nodes = self._reached(first, lambda _: True) if self.kind[first] == FORK else {first}
         return self._fork(tuple([self._with_test(node, number) for node in sorted(nodes)]))
@@ -290,22 +403,23 @@ class Nfa:
         return known
 
     def _build_graph(self, graph: Graph, following: int) -> int:
-        place: dict[int, int] = {}
-        targets: dict[int, list[int]] = {}
-
-        def at(state: int) -> int:
-            if state not in place:
-                place[state] = self._open_fork()
-                targets[state] = [following] if state in graph.finals else []
-            return place[state]
-
+        """States one after the other, the last first: most edges lead to states that are there already."""
+        onward: dict[int, list[tuple[Expr, int]]] = {graph.start: [], **{state: [] for state in graph.finals}}
         for source, expr, target in graph.edges:
-            at(source)
-            targets[source].append(self._build(expr, at(target)))
-        start = at(graph.start)
-        for state, node in place.items():
-            self.forks[self.following[node]] = tuple(targets[state])
-        return start
+            onward.setdefault(source, []).append((expr, target))
+            onward.setdefault(target, [])
+        place: dict[int, int] = {}
+        for state in sorted(onward, reverse=True):
+            targets = [following] if state in graph.finals else []
+            for expr, target in onward[state]:
+                if target not in place:
+                    place[target] = self._open_fork()
+                targets.append(self._build(expr, place[target]))
+            if state in place:
+                self.forks[self.following[place[state]]] = tuple(targets)
+            else:
+                place[state] = self._fork(tuple(targets))
+        return place[graph.start]
 
     def _find_productive(self) -> bytearray:
         """Which nodes can reach the end of their rule; most lead to nodes that were built before them."""

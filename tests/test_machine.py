@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sortition.grammars import nfa as nfa_module
 from sortition.grammars.automaton import BYTES
 from sortition.grammars.errors import GrammarError, TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import (
@@ -266,3 +267,39 @@ def test_compiled_loops_on_schemas() -> None:
         except GrammarError:
             continue
         both_ways(grammar.rules, grammar.root)
+
+
+@settings(max_examples=100, deadline=None)
+@given(grammars())
+def test_rules_that_come_again_are_the_same_nodes(grammar: tuple[dict[str, Expr], Expr]) -> None:
+    assert_same_nodes_again(*grammar)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {
+            "properties": {
+                "a": {"maxLength": 500, "type": "string"},
+                "b": {"maxLength": 500, "type": "string"},
+            }
+        },
+        {"items": {"$ref": "#"}, "maxItems": 3},
+        {"enum": [{"a": 1}, "b"]},
+    ],
+)
+def test_rules_of_schemas_that_come_again_are_the_same_nodes(schema: object) -> None:
+    grammar = json_schema(schema)
+    assert_same_nodes_again(grammar.rules, grammar.root)
+    assert any(known.block for known, _ in nfa_module._KNOWN._values.values())
+
+
+def assert_same_nodes_again(rules: Mapping[str, Expr], root: Expr) -> None:
+    """An automaton whose rules are new, seen for the second time and kept is one and the same."""
+    nfa_module._KNOWN.clear()
+    first, *others = (Nfa(rules, root) for _ in range(4))
+    for other in others:
+        for name in ("kind", "label", "following", "forks", "sets", "rules", "start", "test", "tests"):
+            assert getattr(other, name) == getattr(first, name), name
+        assert other.productive == first.productive
