@@ -107,16 +107,17 @@ class Machine:
 def _joined(found: Subsets, classes: UnitClasses) -> Machine:
     """Join equivalent states, call sites and classes; states keep the order in which they were found."""
     states = len(found.move)
-    labels = accelerate.best(coarsest_partition)(*successors_of(found))
+    labels = accelerate.best(coarsest_partition)(*successors_of(found)).astype(np.int32)
     # Labels count from the start state, which is therefore 0, and those of sites come after all states.
     representatives = _first_of_each(labels[:states])
-    site_labels = labels[states:] - len(representatives)
-    block, site_block = np.append(labels[:states], -1), np.append(site_labels, -1)
-    move, call = block[found.move[representatives]], site_block[found.call[representatives]]
+    site_labels = labels[states:] - np.int32(len(representatives))
+    # What is not there, -1, finds itself in one more place at the end.
+    block, site_block = np.append(labels[:states], np.int32(-1)), np.append(site_labels, np.int32(-1))
+    move = block.take(found.move[representatives], mode="wrap")
+    call = site_block.take(found.call[representatives], mode="wrap")
+    returns = block.take(found.returns[:, _first_of_each(site_labels)], mode="wrap")
     test = found.test[representatives]
     move, call, class_of = _without_equal_columns(move, call, test < 0, classes.count)
-    returns = block[found.returns[:, _first_of_each(site_labels)]]
-    move, call, returns = (np.ascontiguousarray(table, np.int32) for table in (move, call, returns))
     machine = Machine(
         classes.spread(class_of).astype(np.uint8),
         move,
@@ -134,16 +135,19 @@ def _joined(found: Subsets, classes: UnitClasses) -> Machine:
 
 
 def _without_equal_columns(
-    move: NDArray[np.int64], call: NDArray[np.int64], reads: NDArray[np.bool_], classes: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    move: Ints, call: Ints, reads: NDArray[np.bool_], classes: int
+) -> tuple[Ints, Ints, NDArray[np.int64]]:
     """Moves and calls with one column for each kind of class, and the new class of each class.
 
     Rows of states that do not read, but test, keep all of their columns.
     """
+    if reads.all():
+        columns, class_of = distinct_columns(np.vstack([move, call]))
+        return move.take(columns, axis=1), call.take(columns, axis=1), class_of
     columns, class_of = distinct_columns(np.vstack([move[reads, :classes], call[reads, :classes]]))
     wanted = 1 + int(np.max(np.nonzero(move[~reads] >= 0)[1], initial=-1))
     width = max(len(columns), wanted)
-    joined = np.full((2, len(move), width), -1)
+    joined = np.full((2, len(move), width), -1, np.int32)
     joined[0][reads, : len(columns)], joined[1][reads, : len(columns)] = (
         table[reads][:, columns] for table in (move, call)
     )
@@ -168,7 +172,7 @@ def successors_of(found: Subsets) -> tuple[Ints, list[Ints]]:
     return kinds, [np.hstack([found.move, call]), found.returns.T]
 
 
-def _first_of_each(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_of_each(labels: Ints) -> NDArray[np.int64]:
     """Where each label, numbered from 0 in order of appearance, stands first."""
     last = np.maximum.accumulate(np.append(-1, labels))
     return np.flatnonzero(last[1:] > last[:-1])

@@ -749,9 +749,12 @@ def _grouped(label: Any, first: Any, second: Any, affected: Any, count: int, slo
     for index in range(count):
         item = affected[index]
         code = _FIRST ^ np.uint64(label[item])
-        for target in _successors(first, second, item):
-            code = (code ^ np.uint64(np.uint32(label[target]))) * _FACTOR
-            code ^= code >> _SHIFT
+        row = _successors(first, second, item)
+        for index_of_class in range(len(row)):
+            # Most states go on with few classes: what they do not read needs no place in the hash.
+            if row[index_of_class] >= 0:
+                code = (code ^ np.uint64((index_of_class << 32) | label[row[index_of_class]])) * _FACTOR
+                code ^= code >> _SHIFT
         slot = np.int64(code & np.uint64(size - 1))
         while slots[slot] >= 0 and not _alike(label, first, second, affected[slots[slot]], item):
             slot = (slot + 1) & (size - 1)

@@ -53,11 +53,11 @@ class UnitClasses:
         return np.repeat(values[self.unit_class], sizes)
 
 
-def distinct_columns(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def distinct_columns(table: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """One column of each kind, and which kind each column is, both in order of first appearance.
 
     Args:
-        table: int64 [rows, columns].
+        table: integer [rows, columns].
 
     Returns:
         int64 [kinds], columns that stand for their kind, and int64 [columns], the kind of each.
