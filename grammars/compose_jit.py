@@ -10,7 +10,8 @@ Never imported on the way to a first table: `accelerate.py` loads it in the back
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numba
@@ -708,7 +709,7 @@ def _below(
 
     Words of the same outcome have the same map, so one of them is composed. A settled map has a row of these.
     """
-    parent, byte, after, first_word, node_of_word, _, outcome = trie
+    parent, byte, after, first_word, node_of_word, _, outcome, run = trie
     row_of_map, map_of_outcome, path = stores[5]
     memo = stores[0][3]
     columns = np.int64(machine[0].shape[1])
@@ -720,7 +721,8 @@ def _below(
         row_of_map[number] = 1 + tally[_ROWS]
         tally[_ROWS] = end
     row = np.int64(row_of_map[number]) - 1
-    for word in range(first_word[node], first_word[after[node]]):
+    word, last = np.int64(first_word[node]), np.int64(first_word[after[node]])
+    while word < last:
         found = np.int64(map_of_outcome[row + outcome[word]])
         if found == UNKNOWN:
             size = 0
@@ -739,7 +741,9 @@ def _below(
                     if found == NO_ROOM:
                         return found
             map_of_outcome[row + outcome[word]] = found
-        map_of_word[word] = found
+        end = min(np.int64(run[word]), last)
+        map_of_word[word:end] = found
+        word = end
     return np.int64(number)
 
 
@@ -963,16 +967,40 @@ class _Composer:
         return self._result(map_of_word.take(descent.word_of_token, mode="wrap"))
 
     def _grow(self) -> None:
-        """Twice the room everywhere."""
-        self._maps = _twice(self._maps, memo=3, slots=4)
-        self._groupings = _twice(self._groupings, slots=2)
-        self._joins = _twice(self._joins, slots=3)
-        self._strings = _twice(self._strings, slots=3)
-        self._guards = _twice(self._guards, slots=1)
-        self._rows = _twice(self._rows)
-        self._scratch = _twice(self._scratch, slots=5)
-        self._waiting = np.empty(2 * len(self._waiting), np.int64)
-        definition.check_elements(self._groupings[1].shape[1] // 4)
+        """Twice the room in the stores that are half full, or in all if none is, and empty slots."""
+        tally = self._tally
+        full = [
+            2 * tally[_MAPS] >= len(self._maps[2])
+            or 2 * self._maps[0][tally[_MAPS]] >= self._maps[1].shape[1],
+            2 * tally[_GROUPINGS] >= len(self._groupings[3])
+            or 2 * self._groupings[0][tally[_GROUPINGS]] >= self._groupings[1].shape[1],
+            2 * tally[_JOINS] >= len(self._joins[2])
+            or 2 * self._joins[0][tally[_JOINS]] >= len(self._joins[1]),
+            2 * self._strings[4][0] >= len(self._strings[0]),
+            2 * self._guards[2][0] >= self._guards[0].shape[1],
+            2 * tally[_ROWS] >= len(self._rows[1]),
+        ]
+        if not any(full):
+            full = [True] * len(full)
+            self._scratch = _twice(self._scratch, slots=5, fills={6: 0, 7: 0})
+            self._waiting = np.empty(2 * len(self._waiting), np.int64)
+        if full[0]:
+            self._maps = _twice(self._maps, slots=4, fills={3: UNKNOWN})
+            # There is a row for each map at most.
+            self._rows = (*_twice(self._rows[:1], fills={0: 0}), *self._rows[1:])
+        if full[1]:
+            self._groupings = _twice(self._groupings, slots=2)
+            definition.check_elements(self._groupings[1].shape[1] // 4)
+        if full[2]:
+            self._joins = _twice(self._joins, slots=3)
+        if full[3]:
+            self._strings = _twice(self._strings, slots=3)
+        if full[4]:
+            self._guards = _twice(self._guards, slots=1)
+        if full[5]:
+            self._rows = (self._rows[0], *_twice(self._rows[1:2]), self._rows[2])
+        for slots in (self._maps[4], self._groupings[2], self._joins[3], self._strings[3], self._guards[1]):
+            slots.fill(EMPTY)
 
     def _result(self, map_of_token: Ints) -> Composition:
         maps, groupings = int(self._tally[_MAPS]), int(self._tally[_GROUPINGS])
@@ -998,17 +1026,21 @@ def _slots(count: int) -> Ints:
     return np.full(1 << (2 * count).bit_length(), EMPTY, np.int32)
 
 
-def _twice(arrays: tuple[Any, ...], memo: int = -1, slots: int = -1) -> tuple[Any, ...]:
-    """The arrays with twice the room along their last axes; slots are empty, what is new is as at first."""
+def _twice(
+    arrays: tuple[Any, ...], slots: int = -1, fills: Mapping[int, int] = MappingProxyType({})
+) -> tuple[Any, ...]:
+    """The arrays with twice the room along their last axes; the new room of some is filled.
+
+    Room that is not filled costs nothing until it is used. Slots are not copied.
+    """
     grown = []
     for index, array in enumerate(arrays):
         size = array.shape[-1]
         larger = np.empty((*array.shape[:-1], 2 * size), array.dtype)
-        if index == slots:
-            larger[:] = EMPTY
-        else:
+        if index != slots:
             larger[..., :size] = array
-            larger[..., size:] = UNKNOWN if index == memo else 0
+        if index in fills:
+            larger[..., size:] = fills[index]
         grown.append(larger)
     return tuple(grown)
 
@@ -1030,7 +1062,7 @@ LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _places: (types.int8[:, :, ::1], _UNITS, _TABLE, _TABLE, _NARROW, _FLAGS, _NARROW),
     _walk: (
         types.int64, _NARROW, _NARROW,
-        types.Tuple((_FIXED, _FIXED_BYTES, _FIXED, _FIXED, _FIXED, _FIXED_PLACES, _FIXED)),
+        types.Tuple((_FIXED, _FIXED_BYTES, _FIXED, _FIXED, _FIXED, _FIXED_PLACES, _FIXED, _FIXED)),
         _UNITS,
         types.Tuple(
             (

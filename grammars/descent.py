@@ -48,6 +48,7 @@ class Descent:
         word_of_token: int32 [vocabulary], -1 for a token without bytes.
         place: int8 [kinds, nodes], the place in a string after the prefix; `OUTSIDE` or `CLOSED`.
         outcome: int32 [words], the number of the word's outcome.
+        run: int32 [words], the first word after it that has another outcome.
         outcomes: how many outcomes there are.
         longest: bytes of the longest word.
     """
@@ -60,14 +61,16 @@ class Descent:
     word_of_token: Ints
     place: Places
     outcome: Ints
+    run: Ints
     outcomes: int
     longest: int
 
     @property
-    def arrays(self) -> tuple[Ints, NDArray[np.uint8], Ints, Ints, Ints, Places, Ints]:
+    def arrays(self) -> tuple[Ints, NDArray[np.uint8], Ints, Ints, Ints, Places, Ints, Ints]:
         """What a compiled walk reads."""
         return (
-            self.parent, self.byte, self.after, self.first_word, self.node_of_word, self.place, self.outcome
+            self.parent, self.byte, self.after, self.first_word, self.node_of_word, self.place, self.outcome,
+            self.run,
         )  # fmt: skip
 
     @classmethod
@@ -127,6 +130,8 @@ def _descent(trie: Trie) -> Descent:
     first_word = np.append(0, np.cumsum(is_word))
     place, outcome = _inside(trie)
     outcomes, number = np.unique(outcome[:, node_at[is_word]], axis=1, return_inverse=True)
+    number = number.reshape(-1)
+    ends = np.append(np.flatnonzero(np.diff(number)) + 1, len(number))
     arrays = (
         position[parent[node_at]].astype(np.int32),
         trie.byte[node_at],
@@ -135,7 +140,8 @@ def _descent(trie: Trie) -> Descent:
         np.flatnonzero(is_word).astype(np.int32),
         np.where(trie.node_of_token < 0, -1, first_word[position[trie.node_of_token]]).astype(np.int32),
         np.ascontiguousarray(place[:, node_at]),
-        number.reshape(-1).astype(np.int32),
+        number.astype(np.int32),
+        ends[np.searchsorted(ends, np.arange(len(number)), side="right")].astype(np.int32),
     )
     for array in arrays:
         array.setflags(write=False)

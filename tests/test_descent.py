@@ -51,6 +51,9 @@ def test_depth_first(seed: int) -> None:
         nodes = {int(descent.node_of_word[words.index(word)]) for word in below}
         assert nodes == {n for n in descent.node_of_word.tolist() if node <= n < descent.after[node]}
         assert descent.parent[node] < node
+    for word, end in enumerate(descent.run.tolist()):
+        assert len(set(descent.outcome[word:end].tolist())) == 1
+        assert end == len(words) or descent.outcome[end] != descent.outcome[word]
 
 
 def test_words_of_one_outcome_do_the_same_in_strings() -> None:

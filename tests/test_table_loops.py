@@ -14,7 +14,7 @@ from sortition.grammars import accelerate, liveness, table
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.liveness import Frames, room_needed, spread_labels
 from sortition.grammars.machine import Machine
-from sortition.grammars.table import build_table, classes_of, longest_exit, rows_of
+from sortition.grammars.table import build_table, classes_of, entries_of, longest_exit, rows_of
 
 SCHEMAS = [
     True,
@@ -62,7 +62,7 @@ def test_labels_spread_the_same(seed: int) -> None:
 def test_tables_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call of the definitions while tables are built is made again, in compiled loops."""
     compiled = pytest.importorskip("sortition.grammars.table_jit")
-    calls = dict.fromkeys((classes_of, rows_of, longest_exit), 0)
+    calls = dict.fromkeys((classes_of, entries_of, rows_of, longest_exit), 0)
 
     def both(definition: Callable[..., Any]) -> Callable[..., Any]:
         if definition not in calls:
