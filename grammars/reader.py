@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -80,7 +81,6 @@ class Reader:
                 table.action_otherwise,
             )
         ).astype(np.int64, order="C")
-        self.actions = [Action(*row) for row in self.rules.tolist()]
         self.counts = len(table.guards) > 1
         # The counts of a state, and of any state to which a site returns, at which masks may change.
         self.cuts: dict[int, list[int]] = {}
@@ -110,6 +110,11 @@ class Reader:
         self.places: dict[int, Any] = {}
         self.known_places = 0
         self.masks: dict[bytes, Mask] = {}
+
+    @cached_property
+    def actions(self) -> list[Action]:
+        """The rules one by one, for those who follow few of them; the first mask needs none."""
+        return [Action(*row) for row in self.rules.tolist()]
 
     def can_end(self, state: int, stack: Stack) -> bool:
         """Whether the text may end: here, or after whatever is open has ended too."""
