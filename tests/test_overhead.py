@@ -402,6 +402,19 @@ def test_what_an_engine_cannot_do_is_said_and_the_rest_is_measured(tiny: Transfo
     assert "transformers has no guidance" in console.export_text()
 
 
+def test_steps_that_cannot_be_compared_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where rows begin one after the other, and the first have ended when the last begin."""
+    engine = PlantedEngine(Clock().turn(monkeypatch), fill=0.005)
+    report = measure(engine, [Load(tokens=2)], clock="wall", rounds=LEAST)
+    (load,) = report["loads"]
+    assert load["error"].startswith("no two decode steps have all rows") and load["steps"]
+    jsonschema.validate(report, json.loads(REPORT_SCHEMA.read_text()))
+    console = Console(record=True, width=140)
+    tables.show(report, console)
+    shown = console.export_text()
+    assert "no two decode steps" in shown and "unexplained" in shown
+
+
 def test_an_interruption_leaves_what_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = PlantedEngine(Clock().turn(monkeypatch), fill=0.005)
     done = engine.run

@@ -19,6 +19,7 @@ from sortition.benchmarks.overhead.engine import Engine, Script
 from sortition.benchmarks.overhead.intervals import LEAST, Interval, signed_rank
 from sortition.benchmarks.overhead.load import Load
 from sortition.benchmarks.overhead.stopwatch import Step, Stopwatch
+from sortition.integrations.errors import InputError
 
 Verdict: TypeAlias = Literal["exposed", "saves", "not exposed", "below the detection limit"]
 
@@ -134,6 +135,9 @@ def difference(
     grows from step to step, as attention does, adds to as many comparisons as it takes from. The two runs
     together are one
     difference: the steps of a run disturb each other too much to count as many.
+
+    Raises:
+        InputError: there are no two such steps of all rows.
     """
     read = reader(clock)
     differences, wholes = [], []
@@ -143,6 +147,8 @@ def difference(
             stopwatch = Stopwatch(left_out, parity=parity, detailed=detailed, device=device)
             engine.run(load, stopwatch, script)
             steps = [step for step in stopwatch.steps if step.kind == "decode" and step.rows == load.batch]
+            if len(steps) < 2:
+                raise InputError(f"no two decode steps have all rows of {load}: give more --tokens")
             differences.append(
                 statistics.median(
                     read(one.total) - read(other.total) if one.whole else read(other.total) - read(one.total)

@@ -30,7 +30,7 @@ LEAST_SHARE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found under one load; nothing but an error where the engine could not do it."""
+    """What was found under one load, and an error where it could not be done, or its steps not compared."""
 
     load: Load
     steps: list[Breakdown]
@@ -116,10 +116,11 @@ def measure_load(
     decode = next((each for each in steps if each.kind == "decode"), None)
     if decode is None or not rounds:
         return Measured(load, steps, [])
-    questions = _questions(decode)
-    return Measured(
-        load, steps, exposures(engine, load, questions, clock=clock, rounds=rounds, progress=progress)
-    )
+    try:
+        exposed = exposures(engine, load, _questions(decode), clock=clock, rounds=rounds, progress=progress)
+    except InputError as problem:
+        return Measured(load, steps, [], str(problem))
+    return Measured(load, steps, exposed)
 
 
 def _questions(decode: Breakdown) -> list[list[str]]:

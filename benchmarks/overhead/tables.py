@@ -26,10 +26,10 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(f"\n[bold]{title}, structure: {load['structure']}[/bold]")
         if "error" in load:
             console.print(load["error"], style="red")
-            continue
         if load["exposed"]:
             console.print(exposed_grid(load["exposed"]))
-        console.print(steps_grid(load["steps"]))
+        if load["steps"]:
+            console.print(steps_grid(load["steps"]))
     if len(report["loads"]) > 2:
         console.print(matrix_grid(report["loads"]))
     if "instrument" in report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,9 @@ CPU_CACHE: Final = 1 << 30
 
 LATE_STEPS: Final = 3
 """Steps before requests come that come late: those before have read their prompts and written two tokens."""
+
+LONGEST_COMPILE: Final = 10.0
+"""Seconds for which grammars are waited for; vLLM gives a request up after five."""
 
 ENOUGH_SAID: Final = 300
 """Characters of what vLLM says about its own failure."""
@@ -134,6 +138,9 @@ class VLLMEngine:
                 while begun < load.batch - (load.late if len(stopwatch.steps) < LATE_STEPS else 0):
                     self._engine.add_request(str(begun), {"prompt_token_ids": waiting[begun]}, parameters)
                     begun += 1
+                if script is not None:
+                    # Steps are compared: a row that waits for its grammar would miss the first of them.
+                    self._await_grammars()
                 with stopwatch.step() as step:
                     sorting.step = step
                     outputs = self._engine.step()
@@ -144,6 +151,13 @@ class VLLMEngine:
                     if output.finished:
                         written[int(output.request_id)] = list(output.outputs[0].token_ids)
         return written
+
+    def _await_grammars(self) -> None:
+        end = time.monotonic() + LONGEST_COMPILE
+        for waiting in list(self._core.scheduler.requests.values()):
+            asked = waiting.structured_output_request
+            while asked is not None and not asked.is_grammar_ready and time.monotonic() < end:
+                time.sleep(0.001)
 
     def _parameters(self, load: Load) -> SamplingParams:
         sampling = load.sampling
