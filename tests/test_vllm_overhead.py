@@ -63,15 +63,15 @@ def test_parts_are_where_they_belong(report: dict[str, Any]) -> None:
         assert found[parts.FORWARD] > found[parts.LOGITS] > 0
         assert 5 <= found["processor: Busy"] < 7
     # Tiny steps that do nothing take microseconds.
-    for part, structure in {
-        parts.MASK_FILL: "xgrammar",
-        parts.PENALTIES: "xgrammar",
-        parts.FILTERS: "ours",
-        parts.LOGPROBS: "none",
-        "processor: Processor": "ours",
+    for part, those in {
+        parts.MASK_FILL: {"xgrammar", "guidance"},
+        parts.PENALTIES: {"xgrammar"},
+        parts.FILTERS: {"ours"},
+        parts.LOGPROBS: {"none"},
+        "processor: Processor": {"ours"},
     }.items():
         most = max(milliseconds, key=lambda name: milliseconds[name][part])
-        assert most == structure or milliseconds[structure][part] > 0.1, part
+        assert most in those or all(milliseconds[name][part] > 0.1 for name in those), part
     assert {name for name, found in milliseconds.items() if parts.MASK_APPLY in found} == {
         "xgrammar",
         "guidance",
