@@ -186,15 +186,20 @@ class Contenders:
         return Run(ids, seconds, self._forwards, drafted or 0, accepted or 0)
 
 
-def tasks(contenders: Contenders) -> list[Task]:
-    """Fields out of invoices, greedy, in compact JSON; and free text at a temperature of 0.7."""
+def tasks(contenders: Contenders, prompts: int = 2) -> list[Task]:
+    """Fields out of invoices, greedy, in compact JSON; and free text at a temperature of 0.7.
+
+    Args:
+        contenders: whose tokens these are.
+        prompts: of each task, 2 at most.
+    """
     table = json_schema(SCHEMA, whitespace="compact").compile(contenders.vocabulary)
     said = (
         f"Extract data from the text as JSON that follows this JSON Schema:\n{json.dumps(SCHEMA)}\n\nText:\n"
     )
     return [
-        Task("JSON, greedy", [_turn(said + text) for text in INVOICES], table, 0.0, 120),
-        Task("free text, temperature 0.7", [_turn(text) for text in QUESTIONS], None, 0.7, 80),
+        Task("JSON, greedy", [_turn(said + text) for text in INVOICES[:prompts]], table, 0.0, 120),
+        Task("free text, temperature 0.7", [_turn(text) for text in QUESTIONS[:prompts]], None, 0.7, 80),
     ]
 
 
@@ -265,10 +270,10 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     console.print(grid)
 
 
-def main(*, rounds: int = 3, output: Path | None = None) -> None:
+def main(*, rounds: int = 3, prompts: int = 2, output: Path | None = None) -> None:
     """Run the benchmark, print the table and save the report."""
     contenders = Contenders()
-    report = run(contenders, tasks(contenders), rounds)
+    report = run(contenders, tasks(contenders, prompts), rounds)
     show(report, Console())
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

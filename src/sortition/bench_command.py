@@ -83,11 +83,12 @@ def _masks(
 def _drafting(
     output: Output = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each contender.")] = 3,
+    prompts: Annotated[int, typer.Option(min=1, max=2, help="Texts of each task.")] = 2,
 ) -> None:
     """What drafts save: each drafter, plain generate, transformers' own assisted decoding."""
     from sortition.benchmarks import drafting
 
-    drafting.main(rounds=rounds, output=output)
+    drafting.main(rounds=rounds, prompts=prompts, output=output)
 
 
 def _run(
