@@ -39,8 +39,11 @@ from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa
 numbers = count()
 """For the names of rules: two conditions may be alike, but never share a rule."""
 NEWLINE: Final[Ranges] = ((10, 10),)
-STATE_BUDGET: Final = 20_000
-"""States of a pattern together with all that its conditions remember; that many take about 1 s."""
+STATE_BUDGET: Final = 5_000
+"""States of a pattern together with all that its conditions remember."""
+
+EDGE_BUDGET: Final = 150_000
+"""Edges between these states, times conditions of the pattern: to find that many takes 0.3 s."""
 _ANY_TEXT: Final = star(one_of(ANY_CHARACTER))
 
 
@@ -144,13 +147,11 @@ def resolve(expr: Expr) -> Expr:
         for read, target in moves:
             if target[2]:
                 if target not in number:
-                    if len(order) >= STATE_BUDGET:
-                        raise TooLarge(
-                            f"the conditions of the pattern need more than {STATE_BUDGET:,} states"
-                        )
                     number[target] = len(order)
                     order.append(target)
                 edges.append((number[state], read, number[target]))
+        if len(order) > STATE_BUDGET or len(edges) * len(conditions) > EDGE_BUDGET:
+            raise TooLarge(f"the conditions of the pattern need more than {STATE_BUDGET:,} states")
     graph = Graph(tuple(edges), 0, frozenset(finals)) if finals else NOTHING
     # Minimal at once: in UTF-8, every edge that is spared saves all bytes of a set.
     return Automaton.of(graph, CODE_POINTS).expr()

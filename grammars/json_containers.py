@@ -11,10 +11,14 @@ from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, concat, literal
 from sortition.grammars.json_whitespace import Whitespace
 from sortition.grammars.schema_ways import Counted, Marks
+from sortition.grammars.subsets import RETURN_BUDGET
 
 MEMBER_BUDGET: Final = 20_000
 """Members that are told apart in one container (by place or by count)."""
 
+
+EDGE_BUDGET: Final = 100_000
+"""Edges of the graph of one container; that many take 0.2 s. Real schemas have up to 6,000."""
 
 SETS_BUDGET: Final = 12_000
 """Ways on from all sets of declared members of one object that may come in any order: ten that must be there
@@ -50,6 +54,8 @@ class _Edges:
     def add(self, source: object, expr: Expr, target: object) -> None:
         if expr is NOTHING:
             return
+        if len(self.edges) >= EDGE_BUDGET:
+            raise TooLarge(f"a container has more than {EDGE_BUDGET:,} ways to go on")
         self.edges.append((self._number(source), expr, self._number(target)))
 
     def _number(self, name: object) -> int:
@@ -57,7 +63,7 @@ class _Edges:
             raise TooLarge(f"a container has more than {MEMBER_BUDGET:,} members to tell apart")
         return self.numbers.setdefault(name, len(self.numbers))
 
-    def graph(self, start: object, end: object) -> Expr:
+    def graph(self, start: object, end: object) -> Graph:
         return Graph(tuple(self.edges), self._number(start), frozenset({self._number(end)}))
 
 
@@ -68,7 +74,7 @@ def object_of(
     high: int | None,
     wishes: int,
     whitespace: Whitespace,
-) -> Expr:
+) -> Graph:
     """An object with the declared members in order and any others between them.
 
     Args:
@@ -80,6 +86,9 @@ def object_of(
     The node ("member", i, n, m) stands before a member when i declared members are past, n members are
     written and m is fulfilled; ("after", i, n, m) stands after one. n stays 0 where counts decide nothing.
     """
+    if len(members) ** 2 > RETURN_BUDGET:
+        # Each key has an ending and each place a site, whatever else there is.
+        raise TooLarge(f"an object has {len(members):,} keys in a certain order")
     counting = _Counting.of(members, bool(others), low, high)
     last_required = max((i + 1 for i, member in enumerate(members) if member.required), default=0)
     comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
@@ -116,7 +125,7 @@ def unordered_object_of(
     high: int | None,
     wishes: int,
     whitespace: Whitespace,
-) -> Expr:
+) -> Graph:
     """As `object_of`, but the declared members come in any order.
 
     Sets tell which of them are written: of those that must be there or fulfil a wish, or of all where they
@@ -237,7 +246,7 @@ def array_of(
     high: int | None,
     wanted: Sequence[tuple[int, int | None]],
     whitespace: Whitespace,
-) -> Expr:
+) -> Graph:
     """An array with these first items and then others.
 
     Args:

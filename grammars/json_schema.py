@@ -17,17 +17,17 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from sortition.grammars.automaton import Automaton
 from sortition.grammars.cache import Cache, content_digest
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfiable, Unsupported
-from sortition.grammars.expr import NOTHING, Call, Expr, alternative, concat, literal
+from sortition.grammars.expr import NOTHING, Call, Expr, Graph, alternative, concat, literal
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_characters import Spelling
 from sortition.grammars.json_containers import Member, array_of, object_of, unordered_object_of
 from sortition.grammars.json_numbers import NUMBER, number
 from sortition.grammars.json_strings import (
     any_string,
-    counts,
     finite,
-    language_of_any,
+    languages_of_any,
     of_language,
+    of_lengths,
     other_words,
     positions,
     string,
@@ -45,7 +45,7 @@ from sortition.grammars.schema_facts import (
     Strings,
     Terms,
 )
-from sortition.grammars.schema_keys import classes, declared, is_key, keys_of, terms_of
+from sortition.grammars.schema_keys import PRODUCT_STEPS, classes, declared, is_key, keys_of, terms_of
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_origin import Kind, Origin
 from sortition.grammars.schema_ways import DIFFERENT, Counted, Marks, item_ways, member_ways, values_of
@@ -53,6 +53,12 @@ from sortition.grammars.subsets import STATE_BUDGET
 
 RULE_BUDGET: Final = 30_000
 """Rules of one grammar; making that many takes about 1 s."""
+
+OBJECT_STEPS: Final = 16
+"""Steps of `Logic.spend` that an object takes: about half a millisecond with all that is in it."""
+
+EDGES_PER_STEP: Final = 8
+"""Edges of the graphs of containers that are made in one step of `Logic.spend`."""
 
 FEW: Final = 4
 """Sets of strings at one place up to which each has a rule of its own; more become one automaton."""
@@ -276,36 +282,33 @@ class _Lowering:
                 parts = dict.fromkeys(part for facts in cases for part in _parts(facts))
                 free = {type(part) for part in parts if part in _FREE}
                 kept = [part for part in parts if part in _FREE or type(part) not in free]
-                strings = tuple(
-                    part
-                    for part in kept
-                    if isinstance(part, Strings) and part.values is None and counts(part) is None
-                )
+                strings = [part for part in kept if isinstance(part, Strings) and part.values is None]
                 if len(strings) > FEW:
                     kept = [part for part in kept if part not in strings]
                 names = tuple(dict.fromkeys(self._name(part, terms) for part in kept))
                 if len(strings) > FEW:
-                    names += (self._any_of(strings, terms),)
+                    names += self._any_of(strings, terms)
             else:
                 names = _ANY_VALUE
                 self._is_free = True
             self._values[terms] = names
         return names
 
-    def _any_of(self, sets: tuple[Strings, ...], terms: Terms) -> str:
-        """The name of one rule for many sets of strings."""
-        if len(sets) > MANY:
-            raise Origin.of(terms, "string").error(
-                TooLarge, f"the choices leave more than {MANY} different sets of strings"
-            )
-        with _placed(terms):
-            automaton = language_of_any(sets)
-        self._count(len(automaton), terms)
+    def _any_of(self, sets: Sequence[Strings], terms: Terms) -> Names:
+        """The names of rules for many sets of strings: one for each pair of lengths that is counted."""
         origin = Origin.of(terms, "string")
-        name = self._fresh(f"string {origin.pointer or '/'}")
-        self.origins[name] = origin
-        self._string_rule(name, terms, partial(of_language, automaton, False))
-        return name
+        if len(sets) > MANY:
+            raise origin.error(TooLarge, f"the choices leave more than {MANY} different sets of strings")
+        names = []
+        with _placed(terms):
+            self.logic.spend(PRODUCT_STEPS * sum(1 + strings.conditions for strings in sets))
+            for low, high, automaton in languages_of_any(sets):
+                self._count(len(automaton), terms)
+                name = self._fresh(f"string {origin.pointer or '/'}")
+                self.origins[name] = origin
+                self._string_rule(name, terms, partial(of_lengths, automaton, low, high))
+                names.append(name)
+        return tuple(names)
 
     def _name(self, part: Part, terms: Terms) -> str:
         """The name of the rule for a part, which is made if it is new."""
@@ -330,6 +333,7 @@ class _Lowering:
                     self.rules[name] = number(part)
             elif isinstance(part, Strings):
                 with _placed(terms):
+                    self.logic.spend(PRODUCT_STEPS * part.conditions)
                     self._count(positions(part), terms)
                 self._string_rule(name, terms, partial(string, part))
             else:
@@ -357,20 +361,24 @@ class _Lowering:
 
     def _object(self, objects: Objects, origin: Origin) -> _ObjectPlan:
         cases, having = self.logic.cases, objects.having
-        names = declared(objects)
+        with _at(origin):
+            self.logic.spend(OBJECT_STEPS + len(objects.required))
+        names, required = declared(objects), frozenset(objects.required)
         members = []
         for key in names:
             value: _Ways = []
             if is_key(key, objects.names, cases):
                 met = [i for i, each in enumerate(having) if is_key(key, each.names, cases)]
                 value = self._member(terms_of(objects, key), having, met, False)
-            if value or key in objects.required:
+            if value or key in required:
                 rule = f"key {json.dumps(key)}"
                 self.origins.setdefault(rule, origin)
                 self._string_rule(rule, (), partial(word, key))
-                members.append((rule, value, key in objects.required))
+                members.append((rule, value, key in required))
         others = []
-        for keys in classes(objects, frozenset(names), cases):
+        with _at(origin):
+            key_classes = classes(objects, frozenset(names), cases, self.logic.spend)
+        for keys in key_classes:
             value = self._member(keys.value, having, keys.met, True)
             if value:
                 rule = self._other_key(frozenset(names), keys.automaton, objects.names)
@@ -403,7 +411,8 @@ class _Lowering:
         if keys is None:
             keys = any_string().difference(finite(names))
         if name_terms:
-            keys = keys.intersect(keys_of(name_terms, self.logic.cases))
+            with _placed(name_terms):
+                keys = keys.intersect(keys_of(name_terms, self.logic.cases, self.logic.spend))
         rule = self._fresh("a key of a pattern")
         self._string_rule(rule, name_terms, partial(of_language, keys, True))
         return rule
@@ -466,18 +475,21 @@ class _Lowering:
         return sum(self.plans[name].places * at.bit_length() * max(INDENTS) for name, at in depths.items())
 
     def _container(self, plan: _ObjectPlan | _ArrayPlan, whitespace: Whitespace) -> Expr:
-        try:
-            if isinstance(plan, _ObjectPlan):
-                members = [
-                    Member(Call(key), self._calls_of(value), needed) for key, value, needed in plan.members
-                ]
-                others = [(Call(key), self._calls_of(value)) for key, value in plan.others]
-                return self.object_of(members, others, plan.low, plan.high, plan.wishes, whitespace)
-            first = [self._calls_of(item) for item in plan.first]
-            others_item = self._calls_of(plan.others)
-            return array_of(first, others_item, plan.low, plan.high, plan.wanted, whitespace)
-        except TooLarge as error:
-            raise plan.origin.error(TooLarge, error.reason, error.hint) from None
+        with _at(plan.origin):
+            graph = self._graph(plan, whitespace)
+            self.logic.spend(len(graph.edges) // EDGES_PER_STEP)
+            return graph
+
+    def _graph(self, plan: _ObjectPlan | _ArrayPlan, whitespace: Whitespace) -> Graph:
+        if isinstance(plan, _ObjectPlan):
+            members = [
+                Member(Call(key), self._calls_of(value), needed) for key, value, needed in plan.members
+            ]
+            others = [(Call(key), self._calls_of(value)) for key, value in plan.others]
+            return self.object_of(members, others, plan.low, plan.high, plan.wishes, whitespace)
+        first = [self._calls_of(item) for item in plan.first]
+        others_item = self._calls_of(plan.others)
+        return array_of(first, others_item, plan.low, plan.high, plan.wanted, whitespace)
 
     def _unsatisfiable(self, root: Terms) -> GrammarError:
         """The error for a root without values: it points to the innermost thing that nothing can fulfil."""
@@ -520,6 +532,17 @@ def _placed(terms: Terms, kind: Kind = "string") -> Iterator[None]:
         origin = Origin.of(terms, kind)
         keyword = error.keyword or origin.keyword
         raise type(error)(error.reason, pointer=origin.pointer, keyword=keyword, hint=error.hint) from None
+
+
+@contextmanager
+def _at(origin: Origin) -> Iterator[None]:
+    """An error of size without a place is given this one."""
+    try:
+        yield
+    except TooLarge as error:
+        if error.pointer is not None:
+            raise
+        raise origin.error(TooLarge, error.reason, error.hint) from None
 
 
 @lru_cache(maxsize=CACHED_POLICIES)

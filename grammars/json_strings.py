@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Final, TypeAlias
 
 from sortition.grammars.automaton import Automaton
@@ -100,12 +100,21 @@ def language(strings: Strings) -> Automaton:
     return automaton if strings.values is None else automaton.intersect(_finite(strings.values))
 
 
-def language_of_any(sets: Iterable[Strings]) -> Automaton:
-    """The decoded strings of any of the sets."""
-    automaton = Automaton.of(NOTHING)
+def languages_of_any(sets: Iterable[Strings]) -> Iterator[tuple[int, int | None, Automaton]]:
+    """The decoded strings of any of the sets, by lengths that are to be counted."""
+    by_lengths: dict[tuple[int, int | None], list[Automaton]] = {}
     for strings in sets:
-        automaton = automaton.union(language(strings))
-    return automaton
+        lengths = counts(strings)
+        if lengths is None:
+            by_lengths.setdefault((0, None), []).append(language(strings))
+        else:
+            by_lengths.setdefault((strings.low, strings.high), []).append(lengths.automaton)
+    for (low, high), automata in by_lengths.items():
+        automaton = reduce(Automaton.union, automata)
+        if (low, high) == (0, None) or Lengths.of(automaton, low, high) is not None:
+            yield low, high, automaton
+        else:
+            yield 0, None, _of_lengths(automaton, low, high)
 
 
 def matches(source: Source, text: str) -> bool:
@@ -181,6 +190,12 @@ def of_language(automaton: Automaton, canonical: bool, called: bool) -> Spelling
     return characters.quoted(automaton.expr(characters.any_of))
 
 
+def of_lengths(automaton: Automaton, low: int, high: int | None, called: bool) -> Spelling:
+    """As `of_language`, for strings that have from `low` to `high` characters, which are counted."""
+    lengths = Lengths.of(automaton, low, high)
+    return of_language(automaton, False, called) if lengths is None else _counted(lengths, called)
+
+
 def finite(texts: Iterable[str]) -> Automaton:
     """The automaton of these strings."""
     return _finite(tuple(texts))
@@ -192,15 +207,19 @@ def _string(strings: Strings, patterns: _Named, formats: _Named, called: bool) -
         return words(_kept(strings, patterns, formats), called)
     lengths = _counts(patterns, formats, strings.excluded, strings.low, strings.high)
     if lengths is not None:
-        if lengths.is_empty:
-            return Spelling(NOTHING, {})
-        characters = Characters(False, called)
-        return Spelling(concat(QUOTE, lengths.expr(characters.any_of, QUOTE)), characters.rules)
+        return _counted(lengths, called)
     if patterns or formats or strings.excluded:
         automaton = _language(patterns, formats, strings.excluded, strings.low, strings.high)
         return of_language(automaton, False, called)
     characters = Characters(False, called)
     return characters.quoted(repeat(characters.any_of(ANY_CHARACTER), strings.low, strings.high))
+
+
+def _counted(lengths: Lengths, called: bool) -> Spelling:
+    if lengths.is_empty:
+        return Spelling(NOTHING, {})
+    characters = Characters(False, called)
+    return Spelling(concat(QUOTE, lengths.expr(characters.any_of, QUOTE)), characters.rules)
 
 
 def _has_conditions(strings: Strings) -> bool:

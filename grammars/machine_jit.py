@@ -22,7 +22,9 @@ from sortition.grammars.nfa import ARC, CALL, CLOSURE_BUDGET, FORK, ROOT_RULE, T
 from sortition.grammars.partition import UnitClasses
 from sortition.grammars.subsets import (
     RETURN_BUDGET,
+    RETURN_STEPS,
     STATE_BUDGET,
+    STATE_STEPS,
     TOO_MANY_RETURNS,
     TOO_MANY_STATES,
     TOO_MUCH_WORK,
@@ -139,7 +141,7 @@ def _close(graph: Any, closures: Any, node: int, found: Any) -> None:
         mark = tally[_MARK]
         seen[node] = mark
         waiting[0] = node
-        size = 1
+        size = forks = 1
         while size:
             size -= 1
             fork = following[waiting[size]]
@@ -150,11 +152,12 @@ def _close(graph: Any, closures: Any, node: int, found: Any) -> None:
                     if kind[target] == FORK:
                         waiting[size] = target
                         size += 1
+                        forks += 1
                     elif productive[target]:
                         found[count] = target
                         count += 1
         found[:count].sort()
-        tally[_CLOSED] += count
+        tally[_CLOSED] += count + forks
         if tally[_CLOSED] > CLOSURE_BUDGET:
             _fail(tally, _CLOSURES, 0)
     used = tally[_USED]
@@ -374,12 +377,12 @@ def _return(
     """`_Construction._return`. An ending is a list of rules, then -1, then the nodes that went along."""
     label, after = graph[1], graph[2]
     tally = closures[5]
-    _spend(tally, 1)
     rules = carried = 0
     first, last = endings[1][ending], endings[1][ending + 1]
     while endings[0][first + rules] >= 0:
         is_ended[endings[0][first + rules]] = True
         rules += 1
+    _spend(tally, RETURN_STEPS + rules)
     for place in range(first + rules + 1, last):
         found[carried] = endings[0][place]
         carried += 1
@@ -457,7 +460,7 @@ def _construct(
         accepting[state] = False
         move[state] = -1
         call[state] = -1
-        _spend(tally, last - first)
+        _spend(tally, STATE_STEPS + last - first)
         n_arcs = n_calls = n_ended = 0
         for place in range(first, last):
             node = states[0][place]

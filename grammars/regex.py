@@ -29,6 +29,9 @@ from sortition.grammars.regex_syntax import longest
 Dialect = Literal["python", "ecma"]
 
 _ANY_TEXT: Final = star(one_of(ANY_CHARACTER))
+PATTERN_BUDGET: Final = 100_000
+"""Characters of a pattern; that many take up to 0.5 s to read."""
+
 SEARCH_BUDGET: Final = 1_000
 """Longest pattern that may begin anywhere: the automaton keeps count of all its beginnings, 1 s for these."""
 
@@ -62,8 +65,10 @@ def parse(pattern: str, dialect: Dialect) -> Expr:
     Raises:
         Invalid: not a pattern of this dialect.
         Unsupported: backreferences and other constructs that are not enforced.
-        TooLarge: nested too deeply, or repeats that multiply beyond the budget.
+        TooLarge: too long, nested too deeply, or repeats that multiply beyond the budget.
     """
+    if len(pattern) > PATTERN_BUDGET:
+        raise TooLarge(f"the pattern is longer than {PATTERN_BUDGET:,} characters")
     if dialect == "python":
         return resolve(_texts(PythonParser(pattern).parse(), EMPTY, EMPTY))
     return resolve(_texts(EcmaParser(pattern).parse(), _ANY_TEXT, _ANY_TEXT))

@@ -131,6 +131,8 @@ class Evaluation:
                 yield from map(self._inside, listed(schema, keyword))
             case "anyOf":
                 children = listed(schema, keyword)
+                if 2 ** len(children) > WAYS_BUDGET:
+                    raise schema.error(TooLarge, keyword, f"more than {WAYS_BUDGET} ways to evaluate members")
                 sizes = range(1, len(children) + 1)
                 chosen = chain.from_iterable(combinations(children, size) for size in sizes)
                 yield [way for some in chosen for way in self._of_any(some, children)]

@@ -119,6 +119,11 @@ class Strings:
     values: tuple[str, ...] | None = None
     excluded: frozenset[str] = frozenset()
 
+    @property
+    def conditions(self) -> int:
+        """How many languages a string must be in."""
+        return len(self.patterns) + len(self.formats) + bool(self.excluded)
+
     def __and__(self, other: Strings) -> Strings | None:
         if other == _ANY_STRING:
             return self

@@ -23,6 +23,11 @@ from sortition.grammars.schema_facts import (
 )
 
 Cases: TypeAlias = Callable[[Terms], tuple[Facts, ...]]
+Spend: TypeAlias = Callable[[int], None]
+"""Takes note of so many steps of work; raises TooLarge if these are too many."""
+
+PRODUCT_STEPS: Final = 60
+"""Steps of `Logic.spend` that combining two small sets of strings takes: about a millisecond."""
 
 STATE_BUDGET: Final = 3_000
 """States of all classes of undeclared keys together; each pattern may double the number of classes."""
@@ -59,10 +64,10 @@ def is_key(name: str, terms: Terms, cases: Cases) -> bool:
     Raises:
         GrammarError: that cannot be told.
     """
-    return any(exists(strings) for strings in _strings((of_value(name), *terms), cases))
+    return not terms or any(exists(strings) for strings in _strings((of_value(name), *terms), cases))
 
 
-def keys_of(terms: Terms, cases: Cases) -> Automaton:
+def keys_of(terms: Terms, cases: Cases, spend: Spend) -> Automaton:
     """The keys that, as strings, fulfil terms.
 
     Raises:
@@ -70,6 +75,7 @@ def keys_of(terms: Terms, cases: Cases) -> Automaton:
     """
     allowed = Automaton.of(NOTHING)
     for strings in _strings(terms, cases):
+        spend(PRODUCT_STEPS * (1 + strings.conditions))
         allowed = allowed.union(language(strings))
     return allowed
 
@@ -80,13 +86,14 @@ def _strings(terms: Terms, cases: Cases) -> Iterator[Strings]:
             yield facts.string
 
 
-def classes(objects: Objects, names: frozenset[str], cases: Cases) -> list[Keys]:
+def classes(objects: Objects, names: frozenset[str], cases: Cases, spend: Spend) -> list[Keys]:
     """The keys that are not among `names`, by the terms for their values and by what they may fulfil."""
-    parts = [Keys(keys, terms, ()) for keys, terms in _by_pattern(objects, names)]
+    parts = [Keys(keys, terms, ()) for keys, terms in _by_pattern(objects, names, spend)]
     for number, having in enumerate(objects.having):
-        wanted = keys_of(having.names, cases)
+        wanted = keys_of(having.names, cases, spend)
         divided = []
         for part in parts:
+            spend(2 * PRODUCT_STEPS)
             keys = any_string().difference(finite(names)) if part.automaton is None else part.automaton
             outside, met = keys.difference(wanted), (*part.met, number)
             if outside.is_empty:
@@ -110,7 +117,9 @@ def _check(automata: Iterable[Automaton], pointer: str, keyword: str) -> None:
         )
 
 
-def _by_pattern(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton | None, Terms]]:
+def _by_pattern(
+    objects: Objects, names: frozenset[str], spend: Spend
+) -> list[tuple[Automaton | None, Terms]]:
     """The keys that are not among `names`, by the patterns that they match and so the terms for their values.
 
     Keys are None where no pattern is involved: every key that is not declared.
@@ -123,6 +132,7 @@ def _by_pattern(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton
         return [(None, terms)]
     parts: list[tuple[Automaton, frozenset[Source]]] = [(any_string().difference(finite(names)), frozenset())]
     for source in sources:
+        spend(2 * PRODUCT_STEPS * len(parts))
         found = pattern(source)
         parts = [
             (keys, fulfilled)

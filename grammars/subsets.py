@@ -16,18 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sortition.grammars.errors import GrammarError, Unsupported
-from sortition.grammars.nfa import ARC, CALL, NO_TEST, ROOT_RULE, Nfa, Test
+from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa, Test
 from sortition.grammars.partition import UnitClasses
 
 STATE_BUDGET: Final = 30_000
 """States of one machine; building that many takes about 1 s on one 2.4 GHz core."""
 
-WORK_BUDGET: Final = 1_000_000
-"""Sizes of all sets of nodes that become states. States alone do not bound the time: `.*a{4000}` has few,
-each a set of thousands of nodes. Most states are sets of one to three; this many take about 1 s."""
+WORK_BUDGET: Final = 600_000
+"""Steps of one construction, each about a microsecond: mostly the sizes of the sets of nodes that are states.
 
-RETURN_BUDGET: Final = 4_000_000
-"""Cells of the (ending, call site) table: 16 MiB."""
+States alone do not bound the time: `.*a{4000}` has few, each a set of thousands of nodes. One in a thousand
+real schemas needs more.
+"""
+
+STATE_STEPS: Final = 6
+"""Steps that a state takes beside those for its nodes."""
+
+RETURN_STEPS: Final = 2
+"""Steps that a return takes beside those for the rules that end."""
+
+TEST_STEPS: Final = 8
+"""Steps that each outcome of a test takes beside those for the nodes."""
+
+RETURN_BUDGET: Final = 2_000_000
+"""Cells of the (ending, call site) table: 8 MiB; to find what stands in them takes up to 0.4 s."""
 
 TOO_MANY_STATES: Final = f"the grammar needs more than {STATE_BUDGET:,} states"
 TOO_MUCH_WORK: Final = "the grammar has too many ways to read one text at once"
@@ -188,7 +200,7 @@ class _Construction:
 
     def _explore(self, state: int, nodes: tuple[int, ...]) -> None:
         """Fill in the moves of one state, its call site and its ending."""
-        self._spend(len(nodes))
+        self._spend(STATE_STEPS + len(nodes))
         kind, label = self._nfa.kind, self._nfa.label
         arcs: list[int] = []
         calls: list[int] = []
@@ -233,16 +245,17 @@ class _Construction:
         """The moves and the call sites of a state in which something is counted."""
         if ended:
             raise Unsupported("the grammar counts where the text does not show that a nested part ends")
-        by_class: dict[int, tuple[int, ...]] = {}
+        by_class: dict[int, list[int]] = {}
         for node in arcs:
             for unit_class in self._classes.of[self._nfa.label[node]]:
-                by_class[unit_class] = (*by_class.get(unit_class, ()), node)
+                by_class.setdefault(unit_class, []).append(node)
         for node in calls:
             for unit_class in self._entered((self._nfa.label[node],)).nodes:
-                by_class[unit_class] = (*by_class.get(unit_class, ()), node)
+                by_class.setdefault(unit_class, []).append(node)
+        self._spend(sum(map(len, by_class.values())))
         known: dict[tuple[int, ...], Edge] = {}
         for unit_class in sorted(by_class):
-            nodes = by_class[unit_class]
+            nodes = tuple(by_class[unit_class])
             edge = known.get(nodes)
             if edge is None:
                 edge = self._tested(nodes, unit_class)
@@ -256,19 +269,19 @@ class _Construction:
     def _tested(self, nodes: tuple[int, ...], unit_class: int) -> Edge:
         """Where reading a unit of a class leads from these nodes, by the count: to a state that tests it."""
         nfa = self._nfa
-        tests = [nfa.tests[nfa.test[node]] for node in nodes]
-        step = max(test.step for test in tests)
-        for node, test in zip(nodes, tests, strict=True):
-            counts = nfa.test[node] != NO_TEST or nfa.counting[nfa.following[node]]
-            if counts and test.step != step:
-                raise Unsupported("the grammar counts different things at once")
-        bounds = {test.low for test in tests} | {test.high + 1 for test in tests if test.high is not None}
-        starts = [step, *sorted(bound for bound in bounds if bound > step)]
+        numbers = {nfa.test[node] for node in nodes}
+        tests = {number: nfa.tests[number] for number in sorted(numbers)}
+        step = max(test.step for test in tests.values())
+        if any(tests[nfa.test[node]].step != step and nfa.counts(node) for node in nodes):
+            raise Unsupported("the grammar counts different things at once")
+        bounds = {test.low for test in tests.values()}
+        bounds |= {test.high + 1 for test in tests.values() if test.high is not None}
         cuts: list[int] = []
         edges: list[Edge] = []
-        for count in starts:
-            passed = [node for node, test in zip(nodes, tests, strict=True) if _holds(test, count)]
-            edge = self._edge(passed, unit_class)
+        for count in [step, *sorted(bound for bound in bounds if bound > step)]:
+            held = {number for number, test in tests.items() if _holds(test, count)}
+            self._spend(TEST_STEPS + len(nodes))
+            edge = self._edge([node for node in nodes if nfa.test[node] in held], unit_class)
             if not edges or edge != edges[-1]:
                 edges.append(edge)
                 cuts.append(count)
@@ -349,14 +362,15 @@ class _Construction:
         """What the first unit of a word of any of these rules leads to."""
         entered = self._entered_by.get(rules)
         if entered is None:
-            nodes: dict[int, tuple[int, ...]] = {}
+            found: dict[int, list[int]] = {}
             for rule in rules:
                 for node in self._nfa.closure(self._nfa.start[rule]):
                     if self._nfa.kind[node] != ARC:
                         raise no_first_unit(self._nfa.rules[rule])
                     for unit_class in self._classes.of[self._nfa.label[node]]:
-                        nodes[unit_class] = (*nodes.get(unit_class, ()), self._nfa.following[node])
+                        found.setdefault(unit_class, []).append(self._nfa.following[node])
             self._spend(len(rules))
+            nodes = {unit_class: tuple(targets) for unit_class, targets in found.items()}
             states = {unit_class: self._union(nodes[unit_class]) for unit_class in sorted(nodes)}
             entered = self._entered_by[rules] = _Entered(nodes, states)
         return entered
@@ -395,8 +409,8 @@ class _Construction:
 
     def _return(self, ending: int, site: int) -> None:
         ended, carried = self._endings[ending]
+        self._spend(RETURN_STEPS + len(ended))
         following = [after for rule in ended for after in self._sites[site].get(rule, ())]
-        self._spend(1)
         self._returns[ending, site] = self._state(self._closure(following, carried))
 
 

@@ -38,6 +38,11 @@ def words(count: int) -> list[str]:
     return [f"option {number * 7919 % 1_000_003}" for number in range(count)]
 
 
+def strings(count: int) -> dict[str, Any]:
+    """Properties that are strings."""
+    return {word: {"type": "string"} for word in words(count)}
+
+
 def schema(make: Callable[[], Any]) -> Callable[[], so.Grammar]:
     """A schema that is made only when it is its turn."""
     return lambda: so.json_schema(make())
@@ -49,11 +54,93 @@ INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
         lambda: {"allOf": [{"anyOf": [{"required": [f"{i} {j}"]} for j in range(4)]} for i in range(12)]}
     ),
     "allOf 100 deep": schema(lambda: conjoined(100)),
+    "allOf 190 deep": schema(lambda: conjoined(190)),
+    "10,000 open properties": schema(lambda: {"properties": strings(10_000)}),
+    "10,000 required properties": schema(
+        lambda: {
+            "properties": strings(10_000),
+            "required": words(10_000),
+            "additionalProperties": False,
+        }
+    ),
+    "400 optional properties": schema(lambda: {"properties": strings(400)}),
+    "10,000 properties in any order": lambda: so.json_schema({"properties": strings(10_000)}, any_order=True),
+    "200 objects of keys in any order": lambda: so.json_schema(
+        {
+            "properties": {
+                f"q{j}": {"required": [f"p{j} {i}" for i in range(8)], "additionalProperties": False}
+                | {"properties": {f"p{j} {i}": {} for i in range(8)}}
+                for j in range(200)
+            }
+        },
+        any_order=True,
+    ),
+    "3,000 objects": schema(
+        lambda: {
+            "$ref": "#/$defs/0",
+            "$defs": {
+                f"{i}": {"properties": {f"a{i}": {"$ref": f"#/$defs/{(i + 1) % 3_000}"}}}
+                for i in range(3_000)
+            },
+        }
+    ),
+    "300 definitions that refer to each other": schema(
+        lambda: {
+            "$ref": "#/$defs/0",
+            "$defs": {
+                f"{i}": {"properties": {f"p{j}": {"$ref": f"#/$defs/{j}"} for j in range(300)}}
+                for i in range(300)
+            },
+        }
+    ),
+    "300 choices that refer to each other": schema(
+        lambda: {
+            "$ref": "#/$defs/0",
+            "$defs": {
+                f"{i}": {
+                    "anyOf": [
+                        {"type": "object", "properties": {"a": {"$ref": f"#/$defs/{(i + 1) % 300}"}}},
+                        {"type": "array", "items": {"$ref": f"#/$defs/{(i * 7 + 3) % 300}"}},
+                    ]
+                }
+                for i in range(300)
+            },
+        }
+    ),
     "enum of 100,000 strings": schema(lambda: {"enum": words(100_000)}),
     "enum of 100,000 numbers": schema(lambda: {"enum": list(range(100_000))}),
     "not enum of 5,000 strings": schema(lambda: {"not": {"enum": words(5_000)}}),
     "oneOf of 100 objects": schema(
         lambda: {"oneOf": [{"properties": {f"k{i}": {"const": i}}} for i in range(100)]}
+    ),
+    "oneOf of 200 objects": schema(
+        lambda: {"oneOf": [{"properties": {f"k{i}": {"const": i}}} for i in range(200)]}
+    ),
+    "anyOf of 500 objects": schema(
+        lambda: {"anyOf": [{"type": "object", "properties": {f"a{i}": {}, "b": {}}} for i in range(500)]}
+    ),
+    "unevaluatedProperties beside anyOf of 30": schema(
+        lambda: {"anyOf": [{"properties": {f"p{i}": {}}} for i in range(30)], "unevaluatedProperties": False}
+    ),
+    "enum of 20,000 objects": schema(lambda: {"enum": [{"a": i} for i in range(20_000)]}),
+    "allOf of 10 contains": schema(
+        lambda: {"allOf": [{"contains": {"const": i}, "minContains": 10} for i in range(10)]}
+    ),
+    "lengths of many conditions": schema(
+        lambda: {
+            "allOf": [{"anyOf": [{"pattern": f"{i}{j}"} for j in range(3)]} for i in range(5)],
+            "minLength": 10,
+            "maxLength": 200,
+        }
+    ),
+    "patterns of a hundred strings": schema(
+        lambda: {
+            "properties": {f"p{i}": {"pattern": f"a{i}.*b", "maxLength": 100 + i} for i in range(100)},
+            "additionalProperties": False,
+        }
+    ),
+    "opposites of far patterns": schema(
+        lambda: {"not": {"anyOf": [{"pattern": f"{c}.{{8}}{c}"} for c in "abcdef"]}}
     ),
     "if, then, else 15 times": schema(
         lambda: {
@@ -83,6 +170,15 @@ INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
     "(x?){5000}x{5000}": lambda: so.regex("(x?){5000}x{5000}"),
     "5,000 groups inside one another": lambda: so.regex("(" * 5_000 + "a" + ")" * 5_000),
     "stars of stars": lambda: so.regex("((((((a*)*)*)*)*)*)*" * 50),
+    "100,000 alternatives": lambda: so.regex("|".join(words(100_000))),
+    "7,000 alternatives": lambda: so.regex("|".join(words(7_000))),
+    "16,000 groups": lambda: so.regex("(ab|c)" * 16_000),
+    "\\w 40,000 times": lambda: so.regex("\\w" * 40_000),
+    "[\\w 40,000 times]": lambda: so.regex("[" + "\\w" * 40_000 + "]"),
+    "100,000 letters in any case": lambda: so.regex("(?i)" + "ab" * 49_000),
+    "30 conditions": lambda: so.regex("".join(f"(?=.*a{i})" for i in range(30)) + ".*"),
+    "100 borders of words": lambda: so.regex(".*".join([r"\bfoo\b"] * 100)),
+    "choice of 100,000 texts": lambda: so.choice(words(100_000)),
     "choice of 20,000 texts": lambda: so.choice(words(20_000)),
 }
 
