@@ -35,6 +35,7 @@ class Grammar:
         origins: where in a schema each rule comes from, a pointer and a keyword, for errors.
         content: stands for all that the language was made from, so that its tables can be shared; None if
             they are not.
+        effort: by how much the budgets for its machine are multiplied.
     """
 
     root: Expr
@@ -43,6 +44,7 @@ class Grammar:
     warnings: tuple[str, ...] = ()
     origins: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     content: bytes | None = None
+    effort: int = 1
 
     def __repr__(self) -> str:
         return f"Grammar({self.source})"
@@ -57,7 +59,7 @@ class Grammar:
             TooLarge: a budget was exceeded.
         """
         try:
-            return Machine.of(self.rules, self.root)
+            return Machine.of(self.rules, self.root, self.effort)
         except TooLarge as error:
             pointer, keyword = next(
                 (self.origins[rule] for rule in error.rules if rule in self.origins), (None, None)
@@ -120,6 +122,7 @@ class Grammar:
             f"{self.source} {sign} {other.source}",
             self.warnings + other.warnings,
             {**{names.get(name, name): origin for name, origin in other.origins.items()}, **self.origins},
+            effort=max(self.effort, other.effort),
         )
 
     def _automaton(self, sign: str) -> Automaton:

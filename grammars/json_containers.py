@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final, Self, TypeAlias
@@ -20,17 +20,15 @@ MEMBER_BUDGET: Final = 20_000
 EDGE_BUDGET: Final = 100_000
 """Edges of the graph of one container; that many take 0.2 s. Real schemas have up to 6,000."""
 
-SETS_BUDGET: Final = 12_000
-"""Ways on from all sets of declared members of one object that may come in any order: ten that must be there
-have 10,240, and with `json.dumps`' whitespace 18,000 states, which take 2 s."""
-
-SETS_SPARE: Final = 40
-"""Ways on from all sets up to which optional members are in the sets, too: of 17 real schemas that
-were too large with 300, 8 fit with 40, and 9 with 0."""
+SETS_BUDGET: Final = 250_000
+"""Ways on from all sets of declared members of one object that may come in any order: fourteen that must be
+there have 230,000, and 16,400 states, which take 2 s, or 0.5 s by compiled loops."""
 
 
 Value: TypeAlias = Sequence[tuple[Expr, Marks]]
 """The ways to write the value of a member."""
+Called: TypeAlias = Callable[[Hashable, Expr], Expr]
+"""Makes a rule of an expression and returns the call; equal contents, given first, are one rule."""
 Item: TypeAlias = Sequence[tuple[Expr, Counted]]
 """The ways to write an item of an array."""
 
@@ -47,15 +45,16 @@ class Member:
 class _Edges:
     """A graph under construction, its nodes named by anything hashable."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: int = EDGE_BUDGET) -> None:
+        self._budget = budget
         self.numbers: dict[object, int] = {}
         self.edges: list[tuple[int, Expr, int]] = []
 
     def add(self, source: object, expr: Expr, target: object) -> None:
         if expr is NOTHING:
             return
-        if len(self.edges) >= EDGE_BUDGET:
-            raise TooLarge(f"a container has more than {EDGE_BUDGET:,} ways to go on")
+        if len(self.edges) >= self._budget:
+            raise TooLarge(f"a container has more than {self._budget:,} ways to go on")
         self.edges.append((self._number(source), expr, self._number(target)))
 
     def _number(self, name: object) -> int:
@@ -86,9 +85,7 @@ def object_of(
     The node ("member", i, n, m) stands before a member when i declared members are past, n members are
     written and m is fulfilled; ("after", i, n, m) stands after one. n stays 0 where counts decide nothing.
     """
-    if len(members) ** 2 > RETURN_BUDGET:
-        # Each key has an ending and each place a site, whatever else there is.
-        raise TooLarge(f"an object has {len(members):,} keys in a certain order")
+    _check_size(members)
     counting = _Counting.of(members, bool(others), low, high)
     last_required = max((i + 1 for i, member in enumerate(members) if member.required), default=0)
     comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
@@ -125,56 +122,89 @@ def unordered_object_of(
     high: int | None,
     wishes: int,
     whitespace: Whitespace,
+    called: Called,
 ) -> Graph:
     """As `object_of`, but the declared members come in any order.
 
     Sets tell which of them are written: of those that must be there or fulfil a wish, or of all where they
-    are counted; and of as many others as fit `SETS_SPARE`. What is left may come twice: the last one counts,
-    and each is valid.
+    are counted. Only those that fulfil wishes or are counted come once at most. The others may come twice:
+    the last one counts, and each is valid.
+
+    Each set is one node, ("after", set, n, m), with n and m as in `object_of`: a comma and the member that
+    follows are a rule of their own, given by `called`, which all sets share.
 
     Raises:
         TooLarge: there are more than `SETS_BUDGET` ways on from all sets.
     """
+    _check_size(members)
     counting = _Counting.of(members, bool(others), low, high)
-    comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
-    close = concat(whitespace.before_close, literal(b"}"))
-    bodies, other = _bodies(members, others, whitespace)
-    bits = _bits(members, bodies, counting.matters)
-    needed = sum(bit for bit, member in zip(bits, members, strict=True) if member.required)
-    every = (1 << wishes) - 1
-    edges = _Edges()
+    bits = _bits(members, counting.matters)
+    groups: dict[tuple[int, Marks], list[tuple[Expr, Expr]]] = {}
+    for bit, key, value in [
+        *((bit, member.key, member.value) for bit, member in zip(bits, members, strict=True)),
+        *((0, key, value) for key, value in others),
+    ]:
+        for expr, marks in value:
+            if expr is not NOTHING:
+                groups.setdefault((bit, marks), []).append((key, expr))
+    reached = _reached([[marks for _, marks in groups]])
     sets = range(max(bits, default=0) * 2 or 1)
-    for count, done, written in product(range(counting.top + 1), _reached([*bodies, other]), sets):
-        before, after = ("member", written, count, done), ("after", written, count, done)
+    ways = len(sets) * len(groups) * len(reached) * (counting.top + 1)
+    if ways > SETS_BUDGET:
+        raise TooLarge(
+            f"{max(bits).bit_length()} keys in any order have more than {SETS_BUDGET:,} ways to go on"
+        )
+    once = sum(bits) if counting.matters else sum({bit for bit, marks in groups if marks != Marks()})
+    needed = sum(bit for bit, member in zip(bits, members, strict=True) if member.required)
+    close = concat(whitespace.before_close, literal(b"}"))
+    every = (1 << wishes) - 1
+    edges = _Edges(2 * SETS_BUDGET)
+    bodies = {group: _pairs(pairs, whitespace) for group, pairs in groups.items()}
+    following = {
+        group: concat(
+            whitespace.before_comma,
+            called((whitespace, *pairs), concat(literal(b","), whitespace.after_comma, bodies[group])),
+        )
+        for group, pairs in groups.items()
+    }
+    for count, done, written in product(range(counting.top + 1), reached, sets):
+        after = ("after", written, count, done)
         if not counting.is_full(count):
-            following = counting.after(count)
-            for bit, body in [*zip(bits, bodies, strict=True), (0, other)]:
-                if not written & bit:
-                    for marks, expr in body.items():
-                        edges.add(before, expr, ("after", written | bit, following, done.then(marks)))
-            edges.add(after, comma, before)
+            for (bit, marks), expr in following.items():
+                if not written & bit & once:
+                    edges.add(after, expr, ("after", written | bit, counting.after(count), done.then(marks)))
         if written & needed == needed and count >= counting.least and done.kept | done.last == every:
             edges.add(after, close, "end")
-    edges.add("start", concat(literal(b"{"), whitespace.after_open), ("member", 0, 0, Marks()))
+    if not counting.is_full(0):
+        for (bit, marks), body in bodies.items():
+            edges.add("first", body, ("after", bit, counting.after(0), Marks().then(marks)))
+    edges.add("start", concat(literal(b"{"), whitespace.after_open), "first")
     if not needed and low == 0 and not wishes:
         edges.add("start", concat(literal(b"{"), whitespace.inside_empty, literal(b"}")), "end")
     return edges.graph("start", "end")
 
 
-def _bits(members: Sequence[Member], bodies: Sequence[Mapping[Marks, Expr]], all_of_them: bool) -> list[int]:
+def _pairs(pairs: Iterable[tuple[Expr, Expr]], whitespace: Whitespace) -> Expr:
+    """Any one of these keys with its value."""
+    colon = concat(whitespace.before_colon, literal(b":"), whitespace.after_colon)
+    return alternative(*(concat(key, colon, value) for key, value in pairs))
+
+
+def _check_size(members: Sequence[Member]) -> None:
+    # Each key has an ending and each place a site, whatever else there is.
+    if len(members) ** 2 > RETURN_BUDGET:
+        raise TooLarge(f"an object has {len(members):,} declared keys")
+
+
+def _bits(members: Sequence[Member], all_of_them: bool) -> list[int]:
     """The bit of each member in the sets of written ones, 0 for those that are not told apart."""
-    bits, bit = [0] * len(members), 1
-    must = [
-        all_of_them or member.required or any(marks != Marks() for marks in body)
-        for member, body in zip(members, bodies, strict=True)
-    ]
-    for index in sorted(range(len(members)), key=lambda index: not must[index]):
-        ways = 2 * bit * len(members)
-        if must[index] and ways > SETS_BUDGET:
-            raise TooLarge(f"{sum(must)} keys in any order have more than {SETS_BUDGET:,} ways to go on")
-        if must[index] or ways <= SETS_SPARE:
-            bits[index] = bit
+    bits, bit = [], 1
+    for member in members:
+        if all_of_them or member.required or any(marks != Marks() for _, marks in member.value):
+            bits.append(bit)
             bit *= 2
+        else:
+            bits.append(0)
     return bits
 
 

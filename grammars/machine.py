@@ -73,15 +73,15 @@ class Machine:
     depth: int | None
 
     @staticmethod
-    def of(rules: Mapping[str, Expr], root: Expr) -> Machine:
-        """The machine of a root expression over bytes and the rules that it calls.
+    def of(rules: Mapping[str, Expr], root: Expr, effort: int = 1) -> Machine:
+        """The machine of a root expression over bytes and the rules that it calls; `effort` as in `Nfa`.
 
         Raises:
             Unsatisfiable: the language is empty.
             Unsupported: the text does not show where a called word begins or ends.
             TooLarge: more than `STATE_BUDGET` states, `RETURN_BUDGET` returns or `WORK_BUDGET` steps.
         """
-        nfa = Nfa(rules, root)
+        nfa = Nfa(rules, root, effort)
         if not nfa.closure(nfa.start[ROOT_RULE]):
             raise Unsatisfiable("no text satisfies this grammar")
         classes = UnitClasses(nfa.sets, BYTES)

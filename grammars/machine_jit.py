@@ -409,7 +409,7 @@ def _return(
 @numba.njit(cache=True, nogil=True)
 def _construct(
     kind: Any, label: Any, following: Any, fork_start: Any, fork_target: Any, productive: Any,
-    rule_start: Any, set_start: Any, set_class: Any, classes: int, room: int,
+    rule_start: Any, set_start: Any, set_class: Any, classes: int, room: int, effort: int,
 ) -> Any:  # fmt: skip
     """`_Construction.result`: the tally, move, call, ending, returns and accepting.
 
@@ -420,6 +420,9 @@ def _construct(
     graph = (kind, label, following, fork_start, fork_target, productive)
     sets = (set_start, set_class)
     tally = np.zeros(7, np.int64)
+    # What may be spent beyond the budgets for an effort of 1 is as good as not spent yet.
+    tally[_WORK] = -(effort - 1) * WORK_BUDGET
+    tally[_CLOSED] = -(effort - 1) * CLOSURE_BUDGET
     closures = (
         np.empty(4 * room + size, np.int32),
         np.full(size, -1, np.int64),
@@ -526,7 +529,7 @@ def _construct(
             before = sites[4][0]
             site = _numbered(sites, calls, n_calls, tally)
             if sites[4][0] > before:
-                if sites[4][0] * endings[4][0] > RETURN_BUDGET:
+                if sites[4][0] * endings[4][0] > effort * RETURN_BUDGET:
                     _fail(tally, _RETURNS, 0)
                     break
                 for index in range(n_rules):
@@ -551,7 +554,7 @@ def _construct(
             ending = _numbered(endings, key, count, tally)
             ending_of_state[state] = ending
             if endings[4][0] > before:
-                if sites[4][0] * endings[4][0] > RETURN_BUDGET:
+                if sites[4][0] * endings[4][0] > effort * RETURN_BUDGET:
                     _fail(tally, _RETURNS, 0)
                     break
                 for index in range(n_ended):
@@ -598,10 +601,10 @@ def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
     # There are about as many states as nodes; where there are more, beginning again costs less than arrays
     # that grow.
     room = max(256, len(nfa.kind))
-    tally, *found = _construct(*arrays, room)
+    tally, *found = _construct(*arrays, room, nfa.effort)
     while tally[_STATUS] == _ROOM:
         room *= 4
-        tally, *found = _construct(*arrays, room)
+        tally, *found = _construct(*arrays, room, nfa.effort)
     status, detail = tally[:2].tolist()
     if status == _BEGIN:
         raise ambiguous_begin()

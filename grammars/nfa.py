@@ -118,9 +118,11 @@ class Nfa:
         test: of every node, the number of its test.
         tests: the distinct tests, `NO_TEST` first.
         productive: whether the end of its rule can be reached from a node.
+        effort: by how much the budgets of this and of what is made of it are multiplied.
     """
 
-    def __init__(self, rules: Mapping[str, Expr], root: Expr) -> None:
+    def __init__(self, rules: Mapping[str, Expr], root: Expr, effort: int = 1) -> None:
+        self.effort = effort
         self.kind: list[int] = []
         self.label: list[int] = []
         self.following: list[int] = []
@@ -270,13 +272,13 @@ class Nfa:
                     seen.add(target)
                     waiting.append(target)
         self._closed += len(reached) + len(seen)
-        if self._closed > CLOSURE_BUDGET:
+        if self._closed > CLOSURE_BUDGET * self.effort:
             raise self.too_large(TOO_MANY_CLOSURES)
         return reached
 
     def _node(self, kind: int, label: int, following: int) -> int:
         number = len(self.kind)
-        if number >= NODE_BUDGET:
+        if number >= NODE_BUDGET * self.effort:
             raise self.too_large(TOO_MANY_NODES)
         self.kind.append(kind)
         self.label.append(label)

@@ -22,7 +22,7 @@ from sortition.grammars.partition import UnitClasses
 STATE_BUDGET: Final = 30_000
 """States of one machine; building that many takes about 1 s on one 2.4 GHz core."""
 
-WORK_BUDGET: Final = 600_000
+WORK_BUDGET: Final = 700_000
 """Steps of one construction, each about a microsecond: mostly the sizes of the sets of nodes that are states.
 
 States alone do not bound the time: `.*a{4000}` has few, each a set of thousands of nodes. One in a thousand
@@ -43,7 +43,7 @@ RETURN_BUDGET: Final = 2_000_000
 
 TOO_MANY_STATES: Final = f"the grammar needs more than {STATE_BUDGET:,} states"
 TOO_MUCH_WORK: Final = "the grammar has too many ways to read one text at once"
-TOO_MANY_RETURNS: Final = f"the grammar has more than {RETURN_BUDGET:,} pairs of an ending and a call site"
+TOO_MANY_RETURNS: Final = "the grammar has too many pairs of an ending and a call site"
 
 Ints = NDArray[np.int32]
 Flags = NDArray[np.bool_]
@@ -195,7 +195,7 @@ class _Construction:
 
     def _spend(self, work: int) -> None:
         self._work += work
-        if self._work > WORK_BUDGET:
+        if self._work > WORK_BUDGET * self._nfa.effort:
             raise self._nfa.too_large(TOO_MUCH_WORK)
 
     def _explore(self, state: int, nodes: tuple[int, ...]) -> None:
@@ -404,7 +404,7 @@ class _Construction:
         return number
 
     def _check_returns(self) -> None:
-        if len(self._endings) * len(self._sites) > RETURN_BUDGET:
+        if len(self._endings) * len(self._sites) > RETURN_BUDGET * self._nfa.effort:
             raise self._nfa.too_large(TOO_MANY_RETURNS)
 
     def _return(self, ending: int, site: int) -> None:
