@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from itertools import permutations, product
 from typing import Any
 
@@ -49,3 +50,26 @@ def test_keys_in_any_order_have_a_budget() -> None:
     assert json_schema(schema, any_order=True).accepts(json.dumps(dict.fromkeys(reversed(keys))))
     with pytest.raises(TooLarge, match="40 keys in any order"):
         json_schema({**schema, "required": keys}, any_order=True)
+
+
+def test_fourteen_keys_that_must_be_there() -> None:
+    keys = [f"key {number}" for number in range(14)]
+    value = dict.fromkeys(keys, 0)
+    schema = {"type": "object", "properties": {key: {"type": "integer"} for key in keys}, "required": keys}
+    grammar = json_schema(schema, any_order=True)
+    draw = random.Random(0)
+    for _ in range(20):
+        draw.shuffle(keys)
+        assert grammar.accepts(json.dumps({key: value[key] for key in keys}))
+        assert not grammar.accepts(json.dumps({key: value[key] for key in keys[1:]}))
+    # A key that comes again stands for itself alone.
+    assert not grammar.accepts("{" + ", ".join(f'"{key}": 0' for key in [*keys[1:], keys[1]]) + "}")
+
+
+def test_free_objects_beside_declared_keys() -> None:
+    schema = {"anyOf": [{"type": "object", "required": ["a"]}, {"type": "object"}], "properties": {"a": {}}}
+    for whitespace in ("default", "compact", "any", " ?"):
+        grammar = json_schema(schema, any_order=True, whitespace=whitespace)
+        assert grammar.accepts('{"b":{"c":1},"a":[{"d":2,"e":3}]}')
+        assert not grammar.accepts('{"b":{"c":1,},"a":2}')
+        assert grammar.accepts('{"b" : 1 , "a" : { } }') == (whitespace in ("any", " ?"))
