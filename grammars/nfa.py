@@ -231,7 +231,7 @@ class Nfa:
     def _place(self, block: _Block, rule: int) -> None:
         """Add the nodes of a rule that is known from before."""
         first, first_fork = len(self.kind), len(self.forks)
-        if first + len(block.kind) > NODE_BUDGET:
+        if first + len(block.kind) > NODE_BUDGET * self.effort:
             raise self.too_large(TOO_MANY_NODES)
         numbers = [self._named(name, rule) for name in block.names]
         self.kind.extend(block.kind)
