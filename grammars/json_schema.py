@@ -56,7 +56,7 @@ RULE_BUDGET: Final = 30_000
 
 EFFORT: Final = 3
 """By how much the budgets for machines are multiplied where keys come in any order: of 209 instances of real
-schemas that ask for it, all but about ten are then read, and to refuse a schema takes up to 2 s."""
+schemas that ask for it, all but 8 are then read, and to refuse a schema takes up to 2 s."""
 
 OBJECT_STEPS: Final = 16
 """Steps of `Logic.spend` that an object takes: about half a millisecond with all that is in it."""
