@@ -949,7 +949,7 @@ _TABLE = types.int32[:, ::1]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _construct: (
         types.int8[::1], _NARROW, _NARROW, _WIDE, _NARROW, types.boolean[::1],
-        _NARROW, _WIDE, _NARROW, types.int64, types.int64,
+        _NARROW, _WIDE, _NARROW, types.int64, types.int64, types.int64,
     ),
     _refine: (_WIDE, _TABLE, _TABLE),
     _deepest: (_TABLE, _TABLE, _TABLE),
