@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -111,10 +110,9 @@ class Reader:
         self.known_places = 0
         self.masks: dict[bytes, Mask] = {}
 
-    @cached_property
-    def actions(self) -> list[Action]:
-        """The rules one by one, for those who follow few of them; the first mask needs none."""
-        return [Action(*row) for row in self.rules.tolist()]
+    def _action(self, number: int) -> Action:
+        """One of the rules; listing all of them would take up to 40 ms, and few are followed."""
+        return Action(*self.rules[number].tolist())
 
     def can_end(self, state: int, stack: Stack) -> bool:
         """Whether the text may end: here, or after whatever is open has ended too."""
@@ -154,7 +152,7 @@ class Reader:
         while True:
             entry = self._entry(state, unit)
             while entry is not None and not entry.least <= count <= entry.greatest:
-                entry = self.actions[entry.otherwise] if entry.otherwise >= 0 else None
+                entry = self._action(entry.otherwise) if entry.otherwise >= 0 else None
             if entry is None:
                 return None, seen
             target, effect, height, _, _, step, _ = entry
@@ -215,7 +213,7 @@ class Reader:
             waiting = set(self.action[first : first + entries].tolist())
             found = set()
             while waiting:
-                action = self.actions[waiting.pop()]
+                action = self._action(waiting.pop())
                 found |= {action.least, action.greatest + 1}
                 if action.otherwise >= 0:
                     waiting.add(action.otherwise)
@@ -231,7 +229,7 @@ class Reader:
             bits = int(self.survives[row, word])
             if bits & bit:
                 before = int(self.rank[row, word]) + (bits & (bit - 1)).bit_count()
-                entry = self.actions[self.action[int(self.first_entry[state]) + before]]
+                entry = self._action(self.action[int(self.first_entry[state]) + before])
             if len(self.entries) >= CACHED_PLACES:
                 self.entries.clear()
             self.entries[key] = entry
@@ -277,7 +275,7 @@ class Reader:
         before = self.rank[row, words] + np.bitwise_count(self.survives[row, words] & below)
         numbers: list[int] = units.tolist()
         for unit, action in zip(numbers, self.action[self.first_entry[state] + before].tolist(), strict=True):
-            self.entries[state, unit] = self.actions[action]
+            self.entries[state, unit] = self._action(action)
         return numbers
 
 
