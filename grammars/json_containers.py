@@ -148,12 +148,10 @@ def unordered_object_of(
             if expr is not NOTHING:
                 groups.setdefault((bit, marks), []).append((key, expr))
     reached = _reached([[marks for _, marks in groups]])
-    sets = range(max(bits, default=0) * 2 or 1)
-    ways = len(sets) * len(groups) * len(reached) * (counting.top + 1)
+    told_apart = max(bits, default=0).bit_length()
+    ways = (len(groups) * len(reached) * (counting.top + 1)) << told_apart
     if ways > SETS_BUDGET:
-        raise TooLarge(
-            f"{max(bits).bit_length()} keys in any order have more than {SETS_BUDGET:,} ways to go on"
-        )
+        raise TooLarge(f"{told_apart} keys in any order have more than {SETS_BUDGET:,} ways to go on")
     once = sum(bits) if counting.matters else sum({bit for bit, marks in groups if marks != Marks()})
     needed = sum(bit for bit, member in zip(bits, members, strict=True) if member.required)
     close = concat(whitespace.before_close, literal(b"}"))
@@ -167,7 +165,7 @@ def unordered_object_of(
         )
         for group, pairs in groups.items()
     }
-    for count, done, written in product(range(counting.top + 1), reached, sets):
+    for count, done, written in product(range(counting.top + 1), reached, range(1 << told_apart)):
         after = ("after", written, count, done)
         if not counting.is_full(count):
             for (bit, marks), expr in following.items():

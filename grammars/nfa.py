@@ -214,7 +214,8 @@ class Nfa:
         relative = [
             each - (first_fork if of == FORK else first) for of, each in zip(kind, following, strict=True)
         ]
-        inside = all(target >= 0 for targets in forks for target in targets)
+        # All rules share the fork that leads nowhere.
+        inside = start >= first and all(target >= 0 for targets in forks for target in targets)
         if not inside or min(relative[1:], default=0) < 0:
             return None
         tests = [self.tests[number] for number in self.test[first:]]

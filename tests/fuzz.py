@@ -188,7 +188,7 @@ def main() -> None:
     for number, seed in enumerate(seeds(options.target)):
         (corpus / f"seed-{number}").write_bytes(seed)
     arguments = [f"-max_total_time={options.seconds}", "-max_len=1000", "-timeout=60", "-rss_limit_mb=4000"]
-    arguments += ["-verbosity=0", str(corpus)]
+    arguments += ["-verbosity=0", f"-artifact_prefix={found}/", str(corpus)]
     # The fuzzer ends its process without a word to Python: it gets one of its own.
     child = os.fork()
     if not child:

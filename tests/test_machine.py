@@ -295,6 +295,15 @@ def test_rules_of_schemas_that_come_again_are_the_same_nodes(schema: object) -> 
     assert any(known.block for known, _ in nfa_module._KNOWN._values.values())
 
 
+def test_rules_without_texts_come_again() -> None:
+    """They all begin at one fork, which is a node of the first of them."""
+    nfa_module._KNOWN.clear()
+    for _ in range(2):
+        Nfa({"x": NOTHING, "y": NOTHING}, alternative(Call("x"), Call("y")))
+        nfa = Nfa({}, NOTHING)
+        assert 0 <= nfa.start[0] < len(nfa.kind) and not nfa.productive[nfa.start[0]]
+
+
 def assert_same_nodes_again(rules: Mapping[str, Expr], root: Expr) -> None:
     """An automaton whose rules are new, seen for the second time and kept is one and the same."""
     nfa_module._KNOWN.clear()
