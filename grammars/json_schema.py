@@ -353,7 +353,7 @@ class _Lowering:
         self._positions += places
         if self._positions > STATE_BUDGET:
             reason = f"the strings up to here have more than {STATE_BUDGET:,} places to tell apart"
-            raise Origin.of(terms, "string").error(TooLarge, reason, "lower maxLength")
+            raise Origin.of(terms, "string").error(TooLarge, reason, "lower the lengths")
 
     def _string_rule(self, name: str, terms: Terms, spell: Callable[[bool], Spelling]) -> None:
         """Put off a rule for strings until it is known how all strings are to be spelled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -206,6 +207,8 @@ def test_show_prints_an_automaton_and_the_eligible_tokens(tokenizer: str) -> Non
     assert re.search(r"2 of 25\d tokens are eligible:\n +\d+  'n'\n +\d+  'y'\n$", result.stdout)
     result = run("show", "yes|no", "--tokenizer", tokenizer, "--prefix", "no")
     assert "after 'no' the text may end" in result.stdout
+    result = run("show", "yes|no", "--tokenizer", tokenizer, "--prefix", os.fsdecode(b"\xff"))
+    assert result.exit_code == 1 and "refused at byte 0" in result.output
     result = run("show", "yes|no", "--tokenizer", tokenizer, "--prefix", "nö")
     assert result.exit_code == 1
     assert "refused at byte 1" in result.stdout

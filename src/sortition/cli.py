@@ -255,7 +255,8 @@ def _show(
         else:
             _print_automaton(Automaton.of(grammar.root, BYTES))
         walk = Walk(grammar.machine)
-        if not _read(walk, prefix.encode()):
+        # Bytes of the shell that are no text stay what they are.
+        if not _read(walk, os.fsencode(prefix)):
             raise typer.Exit(NOT_ALL)
         vocabulary = _vocabulary(tokenizer)
         tokens = allowed_tokens(walk, vocabulary)
