@@ -316,7 +316,8 @@ def test_structure_with_and_without(tmp_path: Path) -> None:
         assert each["between tokens"]["with s"]["p50"] > 0
     assert report["load"]["generated tokens"] == 8
     assert report["first token by cause"]["of single requests"]
-    assert sum(each["gaps"] for each in report["between tokens by cause"].values()) == 4 * 7
+    # A server that is late sends two tokens at once, without a gap between them.
+    assert 4 * 7 // 2 < sum(each["gaps"] for each in report["between tokens by cause"].values()) <= 4 * 7
     for text in ("greedy, structure ours: between tokens", "95 % interval", "beside prefills of others"):
         assert text in result.output
 
