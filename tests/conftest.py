@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 import triton_on_cpu
+
+# How long an example takes says more of what else the machine does than of us.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     triton_on_cpu.patch_once()
