@@ -274,7 +274,9 @@ def test_a_slow_processor(narrow: str) -> None:
     (pair,) = report["features"]
     between = pair["between tokens"]
     assert between["verdict"] == "slower"
-    assert 0.05 < between["interval s"][0] <= 0.2 <= between["interval s"][1] + 0.05
+    low, high = between["interval s"]
+    # A sleep is never shorter than it should be, and mostly a little longer.
+    assert 0.05 < low <= 0.25 and high >= 0.15
     assert between["with s"]["p50"] > between["without s"]["p50"] + 0.1
 
 
