@@ -36,7 +36,8 @@ _CAPTURING: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|(\((?!\?)|\(\?P?<(?![=
 class EcmaParser(PatternParser):
     """A pattern of ECMA-262. Also read: `(?P<name>...)`."""
 
-    braces = re.compile(r"\{(?P<low>[0-9]+)(?P<comma>,(?P<high>[0-9]*))?\}")
+    braces = re.compile(r"\{(?:(?P<low>[0-9]+)|(?=,[0-9]))(?P<comma>,(?P<high>[0-9]*))?\}")
+    may_begin_at_zero = False
     flag_letters: ClassVar[dict[str, str]] = {"i": "ignore_case", "m": "multi_line", "s": "dot_all"}
     bracket_may_come_first = False
     has_possessive = False

@@ -31,6 +31,7 @@ class PythonParser(PatternParser):
     """A pattern of `re`. Also read: `(?<name>...)`, and `\\z` and an empty `\\B` as Python 3.14 does."""
 
     braces = re.compile(r"\{(?!\})(?P<low>[0-9]*)(?P<comma>,(?P<high>[0-9]*))?\}")
+    may_begin_at_zero = True
     flag_letters: ClassVar[dict[str, str]] = {
         "i": "ignore_case",
         "m": "multi_line",

@@ -94,6 +94,8 @@ class PatternParser(ABC):
 
     braces: ClassVar[re.Pattern[str]]
     """A counted repeat, with its bounds as groups `low`, `comma` and `high`."""
+    may_begin_at_zero: ClassVar[bool]
+    """Whether the lower bound may be left out."""
     flag_letters: ClassVar[dict[str, str]]
     """The field of `Flags` for every letter."""
     bracket_may_come_first: ClassVar[bool]
@@ -336,6 +338,9 @@ class PatternParser(ABC):
         counted = self.braces.match(self.pattern, start)
         if counted is None:
             return None
+        if not self.may_begin_at_zero and not counted["low"]:
+            what = "repeats without a lower bound, which ECMA-262 reads as text and others as {0,n}, are"
+            raise self.unsupported(counted[0], what, start, hint="write the 0, or \\{ for text")
         self.position = counted.end()
         low_text, high_text = counted["low"], counted["high"]
         if max(len(low_text), len(high_text or "")) > len(str(UNROLLED_BUDGET)) + 1:

@@ -16,6 +16,7 @@ from sortition.integrations.errors import InputError
 from sortition.integrations.generation import Completion, Job
 from sortition.integrations.hf import hf
 from sortition.integrations.local_model import encode, model_folder, no_room, one_line, read
+from sortition.integrations.model_folder import require_model
 
 
 class TransformersEngine:
@@ -31,10 +32,12 @@ class TransformersEngine:
         """
         self._job = job
         folder = model_folder(job)
+        require_model(folder)
+        device = _device(job)
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
-            self._model = model.eval().to(job.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            self._model = model.eval().to(device)
         # torch without CUDA meets a device "cuda" with an AssertionError.
         except (OSError, ValueError, RuntimeError, AssertionError) as problem:
             raise InputError(f"cannot load the model in {folder}: {one_line(problem)}") from problem
@@ -99,3 +102,13 @@ class TransformersEngine:
             )
         rows: list[list[int]] = output[:, width:].tolist()
         return rows
+
+
+def _device(job: Job) -> torch.device:
+    """Where the model goes: a GPU, if there is one and the job names no device."""
+    try:
+        return torch.device(job.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise InputError(
+            f"there is no device {job.device!r}; a device is cpu, cuda, cuda:1, mps..."
+        ) from None

@@ -232,6 +232,10 @@ def test_a_tokenizer_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert "there is no folder missing" in result.stderr
     result = run("show", "a", "--tokenizer", str(tmp_path))
     assert result.exit_code == 2
+    assert f"there is no tokenizer in {tmp_path}: " in result.stderr
+    (tmp_path / "tokenizer.json").write_text("{")
+    result = run("show", "a", "--tokenizer", str(tmp_path))
+    assert result.exit_code == 2
     assert f"cannot load a tokenizer from {tmp_path}: " in result.stderr
 
 

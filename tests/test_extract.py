@@ -493,8 +493,17 @@ def test_the_chat_template_is_used_where_there_is_one(model: Path, tmp_path: Pat
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
+    with pytest.raises(InputError, match=r"there is no model in .*: it has no config\.json"):
+        extract(["a"], DAY, model=tmp_path, progress=False)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(InputError, match="cannot load the model in"):
         extract(["a"], DAY, model=tmp_path, progress=False)
+
+
+def test_a_device_that_is_none_is_refused(model: Path) -> None:
+    with pytest.raises(InputError, match="there is no device 'foo'"):
+        extract(["a"], DAY, model=model, device="foo", progress=False)
 
 
 # The real model

@@ -164,7 +164,7 @@ def test_prompts_that_are_none(content: bytes, message: str, tmp_path: Path) -> 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     done = probe("--model", tmp_path)
     assert done.exit_code == 3
-    assert f"\nerror: cannot load a model from {tmp_path}: " in done.output
+    assert f"\nerror: there is no model in {tmp_path}: " in done.output
     assert "Traceback" not in done.output
 
 

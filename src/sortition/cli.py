@@ -201,6 +201,7 @@ def _compile(
         begun = perf_counter()
         options: dict[str, Any] = {"whitespace": whitespace, "formats": formats, "any_order": any_order}
         grammar = sortition.json_schema(read_schema(schema), **options)
+        instances = {path: read_text(path) for path in instance or []}
         machine = grammar.machine
         built = perf_counter()
         vocabulary = _vocabulary(tokenizer)
@@ -220,7 +221,7 @@ def _compile(
             except OSError as problem:
                 raise InputError(f"cannot write {output}: {problem.strerror}") from None
             typer.echo(f"saved {output} ({output.stat().st_size:,} bytes)")
-        refused = [path for path in instance or [] if not _print_verdict(grammar, path, read_text(path))]
+        refused = [path for path, text in instances.items() if not _print_verdict(grammar, path, text)]
     if refused:
         raise typer.Exit(NOT_ALL)
 
@@ -350,9 +351,11 @@ def _vocabulary(folder: Path | None) -> Vocabulary:
     try:
         from transformers import AutoTokenizer, GenerationConfig
 
+        from sortition.integrations.model_folder import require_tokenizer
         from sortition.integrations.smollm2 import embedded_model
 
         folder = folder or embedded_model()
+        require_tokenizer(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         configured = (folder / "generation_config.json").is_file()
         generation = GenerationConfig.from_pretrained(folder) if configured else None

@@ -147,9 +147,11 @@ def _hf(folder: Path | None, dtype: str, attention: str, texts: list[str]) -> tu
     from transformers.utils import logging
 
     from sortition.benchmarks.probe.transformers_target import TransformersTarget
+    from sortition.integrations.model_folder import require_model
 
     logging.disable_progress_bar()
     folder = folder or _embedded()
+    require_model(folder)
     try:
         target = TransformersTarget.load(folder, dtype, attention)
     except (OSError, ValueError, ImportError, RuntimeError) as problem:
