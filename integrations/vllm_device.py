@@ -26,7 +26,6 @@ from sortition.sampling.device import (
     Workspace,
     launch,
     needed,
-    supported,
 )
 from sortition.sampling.device_constraint import Batch, Walk
 from sortition.sampling.device_state import uploaded
@@ -135,11 +134,6 @@ class Device:
         parts = [self._seeds, self._ends, self._wished, self._constrained, self.read, self.counts]
         parts += [part for each in held for part in vars(each).values() if isinstance(part, Tensor)]
         return sum(part.nbytes for part in parts)
-
-    @staticmethod
-    def draws(wish: Wish) -> bool:
-        """Whether kernels know what a request wishes."""
-        return wish.penalties is None and bool(supported(Columns.of([wish.parameters])).all())
 
     def _rows(self, context: Any) -> tuple[Tensor, Tensor]:
         """The slot of each row, and how many drafts come before it."""

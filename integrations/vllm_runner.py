@@ -5,7 +5,6 @@ of a prompt that is not all there, of a warm-up, or of a request that comes back
 
 Where Triton runs, kernels mask and draw (`vllm_device.py`), and nothing waits for the device. Elsewhere masks
 are torch's, whose loops end where bounds known to the host say so; and draws happen on the host, which waits.
-So do those of requests whose draws kernels do not know; the others of their batch are drawn by kernels.
 """
 
 from __future__ import annotations
@@ -41,11 +40,8 @@ class Runner:
         self._states = states
         self._drafts = drafts
         count = states.max_num_reqs
-        self._constrained = np.zeros(count, np.bool_)
-        self._drawn_by_kernels, self._drawn_by_host = np.zeros((2, count), np.bool_)
-        # Those whose draws kernels know, and all others.
-        self._by_kernels: dict[int, tuple[Wish, Admission]] = {}
-        self._by_host: dict[int, tuple[Wish, Admission]] = {}
+        self._constrained, self._drawn = np.zeros((2, count), np.bool_)
+        self._wishes: dict[int, tuple[Wish, Admission]] = {}
         # How many committed tokens the device may have that were not read, at most.
         self._behind = np.zeros(count, np.int64)
         # The length up to which the device's tokens have been read, prompt included.
@@ -62,20 +58,15 @@ class Runner:
 
     def add(self, slot: int, admission: Admission | None) -> bool:
         """A request takes the slot; whether its logits are changed."""
-        self._by_kernels.pop(slot, None)
-        self._by_host.pop(slot, None)
+        self._wishes.pop(slot, None)
         self._constrained[slot] = admission is not None and admission.request is not None
         if admission is None:
             self._slots.forget(slot)
         else:
             self._slots.admit(slot, admission)
             if admission.wish is not None:
-                known = self._device is not None and self._device.draws(admission.wish)
-                (self._by_kernels if known else self._by_host)[slot] = admission.wish, admission
-        self._drawn_by_kernels[slot], self._drawn_by_host[slot] = (
-            slot in self._by_kernels,
-            slot in self._by_host,
-        )
+                self._wishes[slot] = admission.wish, admission
+        self._drawn[slot] = slot in self._wishes
         return admission is not None
 
     def mask(self, logits: Tensor, context: Any) -> Tensor:
@@ -89,9 +80,10 @@ class Runner:
                 logits = self._constrain(logits, context)
             # Before the next call, each may commit what it draws now, drafts included.
             self._behind[requests] = 1 + self._drafts
-        if self._device is not None and self._drawn_by_kernels[requests].any():
-            self._device.draw(logits, context, self._by_kernels)
-        if not self._drawn_by_host[requests].any():
+        if not self._drawn[requests].any():
+            return logits
+        if self._device is not None:
+            self._device.draw(logits, context, self._wishes)
             return logits
         turns = self._turns(context)
         return self._drawer(logits, turns) if turns else logits
@@ -170,7 +162,7 @@ class Runner:
         facts = torch.stack([column.long() for column in columns]).cpu().numpy()
         slots, local, pos, ids, total = facts
         # The others are of a prompt in pieces or of a warm-up.
-        rows = np.flatnonzero(self._drawn_by_host[slots] & (pos == total - 1 + local)).tolist()
+        rows = np.flatnonzero(self._drawn[slots] & (pos == total - 1 + local)).tolist()
         history = self._history(slots[rows], total[rows])
         turns = []
         for row in rows:
@@ -179,7 +171,7 @@ class Runner:
             if (drafts >= 0).all():
                 prompt = int(self._states.prompt_len.np[slot])
                 known = history.get(slot, NO_TOKENS)
-                wish, admission = self._by_host[slot]
+                wish, admission = self._wishes[slot]
                 turns.append(
                     Turn(
                         row,
@@ -196,7 +188,7 @@ class Runner:
     def _history(self, slots: Tokens, lengths: Tokens) -> dict[int, Tokens]:
         """The committed tokens, prompt included, of the slots whose wishes look at them."""
         length = dict(zip(slots.tolist(), lengths.tolist(), strict=True))
-        length = {slot: count for slot, count in length.items() if self._by_host[slot][0].sees_history}
+        length = {slot: count for slot, count in length.items() if self._wishes[slot][0].sees_history}
         if not length:
             return {}
         ids = self._states.all_token_ids.gpu[self._slots.upload(list(length)), : max(length.values())]

@@ -23,8 +23,9 @@ from sortition.sampling.device_state import uploaded
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, NO_TOKEN, Draw, Report, Request
 from sortition.sampling.kernels import LAUNCH, layout
 from sortition.sampling.kernels.edit import edit
-from sortition.sampling.kernels.finish import TOKEN_BITS, finish
+from sortition.sampling.kernels.finish import finish
 from sortition.sampling.kernels.law import law
+from sortition.sampling.kernels.ranks import TOKEN_BITS, TURNS_SIZE
 from sortition.sampling.kernels.scan import scan
 from sortition.sampling.kernels.select import select
 from sortition.sampling.parameters import EDITS, FILTERS
@@ -43,18 +44,6 @@ TEMPERATURE: Final = CODES["temperature"]
 TYPICAL: Final = CODES["typical"]
 
 
-def supported(columns: Columns) -> NDArray[np.bool_]:
-    """Which rows the kernels can draw: bool [rows]. All others are the host's.
-
-    Temperature must not come between filters. `typical` is not supported, as it does not keep the likeliest
-    tokens.
-    """
-    parts = [_stages(columns, row)[1] for row in range(len(columns))]
-    return np.array(
-        [TYPICAL not in filters and TEMPERATURE not in filters[1:-2] for filters in parts], np.bool_
-    )
-
-
 def sees_history(columns: Columns) -> bool:
     """Whether any row looks at what came before."""
     return any(each.sees_history for each in columns.parameters)
@@ -66,7 +55,7 @@ class Settings:
 
     Attributes:
         whole, real: see `kernels/layout.py`.
-        edits, filters: int8 [slots, n], codes of stages, then `END`; a temperature is only among edits.
+        edits, filters: int8 [slots, n], codes of stages, then `END`; a temperature is not the first filter.
         allowed: int32 [lists, words], a bit for each allowed token.
         bias_tokens, bias_values, phrase_spans, phrase_tokens: as in `Columns`, ids as int32.
         named: how many tokens the edits of one slot name at most, without end tokens and history.
@@ -87,7 +76,7 @@ class Settings:
 
     @classmethod
     def of(cls, columns: Columns, width: int, device: torch.device) -> Self:
-        """The parameters of these rows, for logits of so many tokens; greedy ones where not `supported`."""
+        """The parameters of these rows, for logits of so many tokens."""
         rows = len(columns)
         whole = {name: np.zeros(rows, np.int64) for name in layout.WHOLE_NAMES}
         real = {name: np.ones(rows, np.float64) for name in layout.REAL_NAMES}
@@ -233,6 +222,7 @@ class Workspace:
         self.bins = empty(rows, layout.BINS.value)
         self.peaks, self.blocks = (empty(rows, self.peaks_size) for _ in range(2))
         self.candidates = empty(rows, room, kind=torch.int64)
+        self.turns = empty(rows, TURNS_SIZE.value, kind=torch.float64)
         self.lasts, self.sums, self.firsts = (empty(rows, kind=torch.int64) for _ in range(3))
         self.tops = empty(rows, kind=torch.float32)
         self.treatments = empty(rows)
@@ -312,7 +302,7 @@ def launch(
         *read, *drawn, settings.filters, settings.filters.shape[1], *keyed,
         *edits, *scanned, *binned, *summed, room.programs, room.blocks, room.candidates, room.room,
         draw.tokens, draw.kept, draw.flags, draw.processed.logprobs, draw.processed.entropy,
-        room.lasts, room.sums, room.firsts, room.tops, room.treatments,
+        room.turns, room.lasts, room.sums, room.firsts, room.tops, room.treatments,
         ENTROPY=entropy, BLOCK=room.step, **programs,
     )  # fmt: skip
     return draw
@@ -374,7 +364,7 @@ class Laws:
             law[(rows, room.programs)](
                 logits, *logits.stride(), width, room.treatments,
                 settings.whole, settings.real, inputs.slots,
-                *edits_of(room), room.touched, *_scanned(room), room.lasts, room.sums,
+                *edits_of(room), room.touched, *_scanned(room), room.turns, room.lasts, room.sums,
                 found.distances, found.log_totals,
                 PROGRAMS=layout.bits(room.programs), BLOCK=room.tile, num_warps=8, **LAUNCH,
             )  # fmt: skip
@@ -452,7 +442,7 @@ def draw_rows(logits: Tensor, request: Request) -> Draw:
 
     Args:
         logits: float [rows, vocabulary].
-        request: of rows that are `supported`, and for no more to report than entropies.
+        request: for no more to report than entropies.
     """
     logits = logits.detach()
     rows, width = logits.shape
@@ -482,20 +472,23 @@ def _programs(
 ) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]], NDArray[Any]]:
     """Codes of edits and of filters [rows, n], temperatures by where they stand, and modes."""
     rows = len(columns)
-    edits, filters = np.full((rows, len(EDITS) + 2), END), np.full((rows, len(FILTERS) + 1), END)
+    edits, filters = np.full((rows, len(EDITS) + 2), END), np.full((rows, len(FILTERS) + 2), END)
     within, early, late = np.ones((3, rows), np.float32)
     modes = np.full(rows, layout.GREEDY.value)
-    for row in np.flatnonzero(supported(columns)).tolist():
+    for row in range(rows):
         before, after = _stages(columns, row)
         edits[row, : len(before)] = before
         if TEMPERATURE in before:
             within[row] = columns.temperature[row]
-        if GREEDY in after:
+        # Every other filter leaves the likeliest, and what equals it.
+        if GREEDY in after and TYPICAL not in after:
             continue
         if TEMPERATURE in after:
             (early if after[0] == TEMPERATURE else late)[row] = columns.temperature[row]
-            after.remove(TEMPERATURE)
+        if after[0] == TEMPERATURE:
+            del after[0]
         filters[row, : len(after)] = after
-        modes[row] = layout.FILTERED.value if len(after) > 1 else layout.UNFILTERED.value
+        kind = {END: layout.UNFILTERED, TYPICAL: layout.TYPICAL_FIRST}.get(after[0], layout.FILTERED)
+        modes[row] = kind.value
     temperatures = {"edit_temperature": within, "temperature": early, "late_temperature": late}
     return edits, filters, temperatures, modes

@@ -23,7 +23,7 @@ from sortition.sampling.device_constraint import Walk
 from sortition.sampling.device_state import DeviceState, uploaded
 from sortition.sampling.draw import Draw, Report, Request
 from sortition.sampling.parameters import Parameters
-from sortition.sampling.policies import Policy
+from sortition.sampling.policies import Policy, check_width
 from sortition.sampling.verification import BLOCK, Verified
 from sortition.sampling.verify_device import Paths, Side, Trees
 from sortition.sampling.verify_rules import ROOT
@@ -83,15 +83,6 @@ class DeviceSampler:
         self._settings: dict[int, Settings] = {}
         self._plain: dict[int, Settings] = {}
         self._codes: dict[bytes, Tensor] = {}
-
-    @cached_property
-    def refusal(self) -> str | None:
-        """Why kernels cannot draw these rows here, None where they can."""
-        if not runs_on(self.device):
-            return f"kernels run on a GPU, not on {self.device}"
-        if not kernels.supported(self._columns).all():
-            return "kernels know neither `typical` nor a temperature between filters"
-        return None
 
     def start(self, request: Request, grammars: Sequence[int]) -> DeviceState:
         """The state of rows, uploaded.
@@ -260,6 +251,7 @@ class DeviceSampler:
     def _settings_of(self, width: int) -> Settings:
         if width not in self._settings:
             self._columns.check(width)
+            check_width(width, self._end_tokens, self._policies)
             self._settings[width] = Settings.of(self._columns, width, self.device)
         return self._settings[width]
 

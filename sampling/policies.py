@@ -97,3 +97,21 @@ MENDS: Final[tuple[tuple[int, Mend], ...]] = (
     (EMPTY, _all_as_likely),
 )
 """In the order in which flags count; a mended row may show a later one."""
+
+
+def check_width(width: int, end_tokens: tuple[int, ...], policies: Mapping[int, Policy]) -> None:
+    """That what is named has a logit.
+
+    Args:
+        width: of logits.
+        end_tokens: in order.
+        policies: of flags.
+
+    Raises:
+        ValueError: an end token or a policy is a token beyond logits of this width.
+    """
+    if end_tokens and end_tokens[-1] >= width:
+        raise ValueError(f"end token {end_tokens[-1]} is beyond logits of {width} tokens")
+    for policy in policies.values():
+        if not isinstance(policy, str) and policy >= width:
+            raise ValueError(f"a policy is token {policy}, and there are {width} tokens")

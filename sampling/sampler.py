@@ -27,7 +27,7 @@ from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
 from sortition.sampling.history import Room, grown
 from sortition.sampling.numerics import WIDEST
 from sortition.sampling.parameters import Parameters, Ties
-from sortition.sampling.policies import Policy, settled
+from sortition.sampling.policies import Policy, check_width, settled
 from sortition.sampling.rules import Constrain, Rule
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ class Sampler:
         raw: whether to report the law of the logits as they come, too.
         on_empty, on_nan, on_infinite: policies.
         backend: which implementation draws: "triton", "cpu" or "reference", which all give the same bits.
-            Without, it is "triton" for logits on a GPU, and "cpu" for all others and for what kernels do not
-            know: `typical`, and a temperature between filters. For those, logits come to the host, and are
-            waited for.
+            Without, it is "triton" for logits on a GPU, if Triton is installed, and "cpu" for all others.
 
     Attributes:
         backend: what draws on the host.
@@ -244,7 +242,7 @@ class Sampler:
         )
         grammars = self._grammar_of(rows) if self._tables else []
         if device is not None:
-            kernels = self.kernels(torch.device(device), rows)
+            kernels = kernels_of(self, torch.device(device), rows)
             if kernels is not None:
                 return kernels.start(self._texts(state), grammars)
         if self._tables:
@@ -264,8 +262,7 @@ class Sampler:
                 flagged whose policy is "raise".
         """
         _check_logits(logits, len(state))
-        self.check_width(logits.shape[1])
-        kernels = self.kernels(logits.device, len(state))
+        kernels = kernels_of(self, logits.device, len(state))
         if isinstance(state, DeviceState):
             if kernels is None or state.device != logits.device:
                 raise ValueError(f"the state is on {state.device}, and the logits are on {logits.device}")
@@ -275,19 +272,6 @@ class Sampler:
             return kernels.draw_request(logits.detach(), request)
         draw = self.draw(logits.detach().cpu(), request)
         return draw if logits.device.type == "cpu" else draw.to(logits.device)
-
-    def on_device(self, state: State | DeviceState, kernels: DeviceSampler) -> DeviceState:
-        """A state of this sampler for its kernels.
-
-        Raises:
-            ValueError: it is that of a sampler with another grammar, or is on another device.
-        """
-        if isinstance(state, DeviceState):
-            if state.device != kernels.device:
-                raise ValueError(f"the state is on {state.device}, and the logits are on {kernels.device}")
-            return state
-        self._check_state(state)
-        return kernels.upload(self._texts(state), state.grammar)
 
     def _texts(self, state: State) -> Request:
         """The texts of rows, without what else a draw depends on."""
@@ -311,7 +295,7 @@ class Sampler:
         if places > 1:
             columns = columns.rows(np.arange(len(columns)).repeat(places))
         columns.check(width)
-        self.check_width(width)
+        check_width(width, self._end_tokens, self._policies)
         self._check_state(state)
         return Request(
             columns=columns,
@@ -322,18 +306,6 @@ class Sampler:
             end_tokens=np.tile(np.array(self._end_tokens, np.int64), (len(state), 1)),
             grammar=self.allowed(state, width) if self._tables else None,
         )
-
-    def check_width(self, width: int) -> None:
-        """That what is named has a logit.
-
-        Raises:
-            ValueError: an end token or a policy is a token beyond logits of this width.
-        """
-        if self._end_tokens and self._end_tokens[-1] >= width:
-            raise ValueError(f"end token {self._end_tokens[-1]} is beyond logits of {width} tokens")
-        for policy in self._policies.values():
-            if not isinstance(policy, str) and policy >= width:
-                raise ValueError(f"a policy is token {policy}, and there are {width} tokens")
 
     def _check_state(self, state: State) -> None:
         """That a state is one of this sampler's, as far as can be seen."""
@@ -389,11 +361,11 @@ class Sampler:
     def advance(self, state: State | DeviceState, tokens: Tensor | Sequence[int]) -> State | DeviceState:
         """The state after each row has generated a token; a negative one is none, and the row stays."""
         if isinstance(state, DeviceState):
-            kernels = self.kernels(state.device, len(state))
-            on_device = torch.as_tensor(tokens, device=state.device)
-            if kernels is None or on_device.shape != (len(state),):
-                raise ValueError(f"{tuple(on_device.shape)} tokens for {len(state)} rows")
-            return kernels.advance(state, on_device)
+            kernels = kernels_of(self, state.device, len(state))
+            there = torch.as_tensor(tokens, device=state.device)
+            if kernels is None or there.shape != (len(state),):
+                raise ValueError(f"{tuple(there.shape)} tokens for {len(state)} rows")
+            return kernels.advance(state, there)
         ids = _ids("tokens", torch.as_tensor(tokens))
         if ids.shape != (len(state),):
             raise ValueError(f"{tuple(ids.shape)} tokens for {len(state)} rows")
@@ -419,36 +391,6 @@ class Sampler:
         constraint = self._constraint(state.grammar.state.device)
         return np.asarray(constraint.allowed(state.grammar, width).numpy())
 
-    def kernels(self, device: torch.device, rows: int) -> DeviceSampler | None:
-        """What draws so many rows on this device, None where the host does.
-
-        Raises:
-            ValueError: kernels are asked for, and cannot.
-        """
-        if self._named != KERNELS and (self._named is not None or device.type != "cuda"):
-            return None
-        if device == torch.device("cuda"):
-            # Tensors say which one they are on.
-            device = torch.device("cuda", torch.cuda.current_device())
-        key = device, rows
-        if key not in self._drawers:
-            self._drawers = {key: self._new_kernels(device, rows)}
-        return self._drawers[key]
-
-    def _new_kernels(self, device: torch.device, rows: int) -> DeviceSampler | None:
-        try:
-            from sortition.sampling.device_sampler import DeviceSampler
-        except ImportError as error:
-            if self._named is None:
-                return None
-            raise ValueError("kernels need Triton, which is not installed") from error
-        found = DeviceSampler(
-            self._tables, self._columns_of(rows), self._end_tokens, self._policies, self._report, device
-        )
-        if self._named is not None and found.refusal is not None:
-            raise ValueError(f"{found.refusal}; without a backend, the host draws")
-        return found if found.refusal is None else None
-
     def _columns_of(self, rows: int) -> Columns:
         """The parameters of so many rows."""
         if rows not in self._columns:
@@ -473,6 +415,51 @@ class Sampler:
                 self._tables, device=device, end_tokens=self._end_tokens or None
             )
         return self._constraints[device]
+
+
+def kernels_of(sampler: Sampler, device: torch.device, rows: int) -> DeviceSampler | None:
+    """What draws so many rows of a sampler on this device, None where the host does.
+
+    Raises:
+        ValueError: kernels are asked for, and cannot.
+    """
+    named = sampler._named
+    if named != KERNELS and (named is not None or device.type != "cuda"):
+        return None
+    if device == torch.device("cuda"):
+        # Tensors say which one they are on.
+        device = torch.device("cuda", torch.cuda.current_device())
+    key = device, rows
+    if key not in sampler._drawers:
+        sampler._drawers = {key: _new_kernels(sampler, device, rows)}
+    return sampler._drawers[key]
+
+
+def _new_kernels(sampler: Sampler, device: torch.device, rows: int) -> DeviceSampler | None:
+    try:
+        from sortition.sampling.device_sampler import DeviceSampler, runs_on
+    except ImportError as error:
+        if sampler._named is None:
+            return None
+        raise ValueError("kernels need Triton, which is not installed") from error
+    if not runs_on(device):
+        raise ValueError(f"kernels run on a GPU, not on {device}; without a backend, the host draws")
+    columns, report = sampler._columns_of(rows), sampler._report
+    return DeviceSampler(sampler._tables, columns, sampler._end_tokens, sampler._policies, report, device)
+
+
+def on_device(sampler: Sampler, state: State | DeviceState, kernels: DeviceSampler) -> DeviceState:
+    """A state of a sampler for its kernels.
+
+    Raises:
+        ValueError: it is that of a sampler with another grammar, or is on another device.
+    """
+    if isinstance(state, DeviceState):
+        if state.device != kernels.device:
+            raise ValueError(f"the state is on {state.device}, and the logits are on {kernels.device}")
+        return state
+    sampler._check_state(state)
+    return kernels.upload(sampler._texts(state), state.grammar)
 
 
 def padded(lists: Sequence[Sequence[int]] | Tensor) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from sortition.sampling.constraint import Position
 from sortition.sampling.device_state import DeviceState, uploaded
 from sortition.sampling.draw import NO_TOKEN, Backend
 from sortition.sampling.numerics import WIDEST
-from sortition.sampling.sampler import Sampler, SomeState, State
+from sortition.sampling.sampler import Sampler, SomeState, State, kernels_of, on_device
 from sortition.sampling.verification import BLOCK, METHODS, USE_LAWS, Method, Verification, Verified, Verifier
 from sortition.sampling.verify_rules import ROOT
 
@@ -95,19 +95,17 @@ def verify(
     if not np.isin(methods, USE_LAWS).any():
         draft_logits = None
     kernels, its_kernels = (
-        each.kernels(target_logits.device, len(state))
+        kernels_of(each, target_logits.device, len(state))
         for each in (sampler, sampler if draft_logits is None else drafter)
     )
     if kernels is not None and its_kernels is not None:
-        here = sampler.on_device(state, kernels)
-        sampler.check_width(target_logits.shape[2])
+        here = on_device(sampler, state, kernels)
         theirs, source = drafter.taken_over(here, sampler), None
         if draft_logits is not None:
-            drafter.check_width(draft_logits.shape[2])
             source = its_kernels.source(draft_logits, theirs)
         return kernels.verify(target_logits, here, draft_tokens, parents, methods, source)
     if isinstance(state, DeviceState):
-        raise ValueError(f"the state is on {state.device}, where kernels do not know one of the samplers")
+        raise ValueError(f"the state is on {state.device}, and one of the samplers draws on the host")
     return _by_host(sampler, drafter, draft_tokens, draft_logits, target_logits, state, methods, parents)
 
 
@@ -160,9 +158,9 @@ def drafting(
     if isinstance(state, DeviceState):
         if not by_laws.any():
             return state
-        on_device = [uploaded(torch.from_numpy(each), state.device) for each in (blocks, by_laws)]
-        derived = noise.derived(state.seeds, state.positions * on_device[0], candidate)
-        return replace(state, seeds=torch.where(on_device[1], derived, state.seeds))
+        in_blocks, drawn = (uploaded(torch.from_numpy(each), state.device) for each in (blocks, by_laws))
+        derived = noise.derived(state.seeds, state.positions * in_blocks, candidate)
+        return replace(state, seeds=torch.where(drawn, derived, state.seeds))
     derived = noise.derived(state.seeds, np.where(blocks, state.positions, 0), candidate)
     return replace(state, seeds=np.where(by_laws, derived, state.seeds))
 

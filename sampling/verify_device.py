@@ -115,7 +115,7 @@ class Side:
             *(self.settings.real, self.inputs.slots),
             *(room.plain, room.words, room.masked, room.touched, room.places),
             *(room.edited_values, room.capacity),
-            *(room.tops, room.lasts, room.sums),
+            *(room.tops, room.turns, room.lasts, room.sums),
         )
 
 

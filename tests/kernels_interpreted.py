@@ -49,7 +49,6 @@ from sortition.sampling.rules import (
     Temperature,
     TopK,
     TopP,
-    Typical,
 )
 from sortition.sampling.sampler import Sampler
 
@@ -148,11 +147,9 @@ def test_words(seed: int, position: int) -> None:
 @given(some_requests(), st.sampled_from([(128, 128), (256, 128), (512, 256)]), st.sampled_from((1, 8, 8192)))
 def test_all_that_can_be_asked(asked: tuple[Tensor, Request], sizes: tuple[int, int], room: int) -> None:
     logits, request = asked
-    index = np.flatnonzero(device.supported(request.columns))
-    part = replace(request.rows(index), raw=False)
-    logits = logits[torch.from_numpy(index)]
-    found = draw(logits, part, tile=sizes[0], step=sizes[1], room=room)
-    assert_same(found, reference.draw_rows(logits, part))
+    request = replace(request, raw=False)
+    found = draw(logits, request, tile=sizes[0], step=sizes[1], room=room)
+    assert_same(found, reference.draw_rows(logits, request))
 
 
 @pytest.mark.parametrize(("dtype", "width"), [*zip(DTYPES, (700, 4096, 1301), strict=True)], ids=str)
@@ -162,13 +159,53 @@ def test_realistic_rows(dtype: torch.dtype, width: int) -> None:
     request = request_of(
         [Parameters(**one) for one in {**REALISTIC, **narrow}.values()], entropy=True, top=20
     )
-    index = np.flatnonzero(device.supported(request.columns))
-    assert len(index) == len(REALISTIC) - 2
-    request = request.rows(index)
     random = torch.Generator().manual_seed(width)
-    scale = torch.linspace(0.5, 4.0, len(index))[:, None]
-    logits = (torch.randn(len(index), width, generator=random) * scale).to(dtype)
+    scale = torch.linspace(0.5, 4.0, len(REALISTIC))[:, None]
+    logits = (torch.randn(len(REALISTIC), width, generator=random) * scale).to(dtype)
     assert_same(draw(logits, request, tile=2048, step=2048), reference.draw_rows(logits, request))
+
+
+TURNING = [
+    {"typical": 0.5},
+    {"typical": 0.9, "temperature": 0.6, "top_p": 0.8, "epsilon": 0.01},
+    {"typical": 0.3, "temperature": 0.0, "order": "llama.cpp"},
+    {"typical": 0.95, "top_k": 40, "min_p": 0.02, "temperature": 1.7, "order": "llama.cpp"},
+    {"typical": 0.6, "eta": 0.02, "top_p": 0.9, "order": "sglang", "temperature": 0.9},
+    {"typical": 0.4, "order": ("typical", "temperature", "top_n_sigma", "top_p"), "top_n_sigma": 1.0},
+    {
+        "typical": 0.7,
+        "order": ("top_p", "temperature", "typical", "min_p"),
+        "temperature": 3.0,
+        "top_p": 0.95,
+    },
+    {"typical": 0.5, "order": ("eta", "typical", "top_k", "temperature", "epsilon"), "top_k": 9, "eta": 0.01},
+    {"order": ("top_k", "temperature", "top_p"), "top_k": 30, "top_p": 0.7, "temperature": 1e30},
+    {"order": ("min_p", "temperature", "eta"), "min_p": 0.001, "eta": 0.05, "temperature": 0.5},
+    {"top_k": 20, "top_p": 0.9},
+    {},
+]
+"""Rows whose d changes between filters, in every order; and two whose d does not."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ties", "room"),
+    [*zip(DTYPES, ("exact", "keep", "exact"), (8192, 8192, 8), strict=True)],
+    ids=str,
+)
+def test_filters_between_which_d_changes(dtype: torch.dtype, ties: Any, room: int) -> None:
+    """Of logits with long tails, with many that are equal, and with few above -inf, in one batch."""
+    parameters = [Parameters(**one, ties=ties, min_keep=1 + 2 * (ties == "keep")) for one in TURNING]
+    rows, width = len(parameters), 401
+    random = torch.Generator().manual_seed(room)
+    logits = torch.randn(rows, width, generator=random) * torch.linspace(1.0, 4.0, rows)[:, None]
+    kind = (torch.arange(rows) + DTYPES.index(dtype)) % 3
+    equal = (logits * 4).round() / 4
+    few = logits.masked_fill(torch.rand(rows, width, generator=random) > 0.04, -torch.inf)
+    logits = torch.where((kind == 1)[:, None], equal, torch.where((kind == 2)[:, None], few, logits))
+    request = request_of(parameters, entropy=True, top=7)
+    strided = torch.empty(width, rows, dtype=dtype).t().copy_(logits)
+    found = draw(strided, request, tile=512, step=256, room=room)
+    assert_same(found, reference.draw_rows(strided, request))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -368,11 +405,6 @@ def test_a_policy_that_raises_waits() -> None:
     ours(torch.zeros(2, 5), state)
     with pytest.raises(ValueError, match=r"rows \[1\]: the logit of a token that may be drawn is NaN"):
         ours(torch.tensor([[0.0] * 5, [torch.nan] * 5]), state)
-
-
-def test_what_kernels_do_not_know_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="kernels know neither `typical`"):
-        Sampler(Typical(0.5), backend="triton")(torch.zeros(1, 5), Sampler().start(1))
 
 
 # Grammars.

@@ -30,7 +30,7 @@ from sortition.integrations.vllm_compile import Compiler, Figures  # noqa: E402
 from sortition.sampling import device, device_sampler  # noqa: E402
 from sortition.sampling.parameters import Parameters  # noqa: E402
 from sortition.sampling.rules import Constrain, FrequencyPenalty, LogitBias, Temperature, TopP  # noqa: E402
-from sortition.sampling.sampler import Sampler  # noqa: E402
+from sortition.sampling.sampler import Sampler, kernels_of  # noqa: E402
 
 HERE = Path(__file__).parent
 
@@ -188,9 +188,18 @@ def test_a_device_without_a_number_is_the_current_one(monkeypatch: pytest.Monkey
     """A state that is begun on "cuda" is drawn from by what began it, so that nothing is uploaded again."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     sampler = Sampler()
-    drawer = sampler.kernels(torch.device("cuda"), 2)
+    drawer = kernels_of(sampler, torch.device("cuda"), 2)
     assert drawer is not None
-    assert sampler.kernels(torch.device("cuda:1"), 2) is drawer
+    assert kernels_of(sampler, torch.device("cuda:1"), 2) is drawer
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels would draw")
+def test_kernels_that_are_asked_for_where_they_do_not_run() -> None:
+    sampler = Sampler(backend="triton")
+    with pytest.raises(
+        ValueError, match="kernels run on a GPU, not on cpu; without a backend, the host draws"
+    ):
+        sampler(torch.zeros(1, 5), sampler.start(1))
 
 
 def test_a_workspace_has_to_fit() -> None:

@@ -81,13 +81,16 @@ WISHES = [
     Wish(Parameters(temperature=0.7, top_k=20, min_p=0.01), -5),
     Wish(Parameters(temperature=0.0, logit_bias={65: 3.0}, min_tokens=3), 2**62),
     Wish(Parameters(repetition_penalty=1.3, frequency_penalty=0.5, presence_penalty=0.2, top_p=0.9), 7),
-    Wish(Parameters(bad_words=((49,), (50, 50)), typical=0.9), 8),
+    Wish(Parameters(bad_words=((49,), (50, 50)), typical=0.4, order="llama.cpp", temperature=0.8), 8),
     Wish(Parameters(order="hf", presence_penalty=5.0), 9),
     # The prompt's tokens are the most likely ones until they are punished.
-    Wish(Parameters(temperature=0.5, logit_bias=dict.fromkeys(PROMPT, 4.0)), 10, Penalties(3.0, 2.0, 0.0)),
     Wish(Parameters(temperature=0.0, logit_bias=dict.fromkeys(PROMPT, 4.0), repetition_penalty=2.0), 11),
     Wish(Parameters(temperature=0.0, logit_bias=dict.fromkeys(PROMPT, 4.0), frequency_penalty=2.0), 12),
 ]
+PUNISHED = Wish(
+    Parameters(temperature=0.5, logit_bias=dict.fromkeys(PROMPT, 4.0)), 10, Penalties(3.0, 2.0, 0.0)
+)
+"""Only the first runner's wishes bring vLLM's own penalties, which the second has applied before."""
 TABLES = {request: request.grammar().compile(VOCABULARY) for request in REQUESTS}
 CLOSED = Grammar(EMPTY).compile(VOCABULARY)
 
@@ -152,9 +155,9 @@ def check(masked: Tensor, logits: Tensor, allowed: np.ndarray | None) -> None:
     assert torch.equal(masked, expected)
 
 
-def a_text(chance: random.Random) -> Text:
+def a_text(chance: random.Random, wishes: Sequence[Wish] = WISHES) -> Text:
     request = chance.choice([None, *REQUESTS])
-    wish = chance.choice([None, chance.choice(WISHES)])
+    wish = chance.choice([None, chance.choice(wishes)])
     return Text(request, chance.choice([(END,), (END, STOP), (STOP,)]), wish=wish)
 
 
@@ -385,7 +388,7 @@ def test_the_second_runner_never_waits_for_the_device(kernels: bool, monkeypatch
     engine = SecondEngine(4)
     for slot, request in enumerate(REQUESTS[:3]):
         # Draws on the host wait.
-        engine.add(slot, Text(request, wish=WISHES[(0, 3, 7)[slot]] if kernels else None))
+        engine.add(slot, Text(request, wish=WISHES[(4, 3, 7)[slot]] if kernels else None))
     engine.add(3, Text(None, wish=WISHES[2] if kernels else None))
 
     def refuse(*arguments: Any, **options: Any) -> Any:
@@ -435,9 +438,10 @@ def test_no_request_of_the_second_runner_waits_for_a_compiler(monkeypatch: pytes
         [
             (REQUESTS[0], WISHES[0], (END,)),
             (REQUESTS[2], WISHES[3], (END, STOP)),
+            (REQUESTS[4], WISHES[4], (END,)),
             (REQUESTS[3], WISHES[7], many),
             (REQUESTS[5], Wish(Parameters(logit_bias=dict.fromkeys(range(200), 1.0)), 1), (*many, END)),
-            *[(None, WISHES[2], (END,))] * 16,
+            *[(None, WISHES[2], (END,))] * 15,
         ]
     ):
         engine.add(slot, Text(request, ends, wish=wish))
@@ -499,10 +503,10 @@ def test_the_first_runner_does_its_worst(seed: int, arena_bytes: int | None) -> 
                     engine.batch.remove(row)
                 else:
                     # It is taken over in the same step, and nobody says that it was left.
-                    engine.add(row, preempted.pop() if preempted else a_text(chance))
+                    engine.add(row, preempted.pop() if preempted else a_text(chance, [*WISHES, PUNISHED]))
         for row in range(engine.count):
             if row not in engine.rows and chance.random() < 0.4:
-                engine.add(row, preempted.pop() if preempted else a_text(chance))
+                engine.add(row, preempted.pop() if preempted else a_text(chance, [*WISHES, PUNISHED]))
         if chance.random() < 0.5:
             one, other = chance.sample(range(engine.count), 2)
             if chance.random() < 0.5:

@@ -272,14 +272,23 @@ def test_a_state_of_the_host_is_uploaded() -> None:
     assert same_bits(*found)
 
 
-def test_what_kernels_do_not_know_is_refused_by_name() -> None:
-    """With no backend named, the host verifies instead."""
+@pytest.mark.parametrize("order", ["llama.cpp", ("typical", "top_p", "temperature", "min_p")], ids=str)
+def test_laws_without_the_likeliest(order: Any) -> None:
+    """`typical` may rule them out, and a temperature come after it: on both sides, by every method."""
+    tokens, laws, target = batch(7, 2, 3, size=40)
+    rules = Typical([0.2, 0.5, 0.9, 0.3, 0.6, 0.4, 0.7]), Temperature([0.7, 1.4, 1.0, 0.0, 2.0, 0.5, 1e30])
+    parts = *rules, TopP(0.9), MinP(0.05)
+    drafter = (Typical(0.8), TopK(12), Temperature(1.3))
+    found = judged(parts, tokens, laws, target, drafter=drafter, order=order, method=[*METHODS, "greedy"])
+    assert found.accepted.any()
+
+
+def test_a_sampler_of_the_host_does_not_judge_what_is_on_the_device() -> None:
+    """Unless the state is on the host, where it verifies instead."""
     tokens, laws, target = batch(1, 1, 6, size=5)
-    ours, odd = Sampler(backend="triton"), Sampler(Typical(0.5))
-    with pytest.raises(ValueError, match="kernels know neither `typical`"):
-        verify(tokens, laws, target, Sampler(Typical(0.5), backend="triton"), odd.start(1))
+    ours, odd = Sampler(backend="triton"), Sampler(backend="cpu")
     state = ours.start(1, seed=0, device="cpu")
-    with pytest.raises(ValueError, match="where kernels do not know one of the samplers"):
+    with pytest.raises(ValueError, match="one of the samplers draws on the host"):
         verify(tokens, laws, target, ours, state, method="token", draft_sampler=odd)
     verify(tokens, laws, target, ours, ours.start(1, seed=0), method="token", draft_sampler=odd)
     with pytest.raises(ValueError, match="looks at what was generated"):
@@ -305,6 +314,7 @@ def test_whatever_is_asked(seed: int) -> None:
         Temperature([float(source.choice([0.0, 0.3, 1.0, 1.7])) for _ in range(rows)]),
         TopK([int(source.choice([0, 1, 5, 40])) for _ in range(rows)]),
         TopP([float(source.choice([0.3, 0.9, 1.0])) for _ in range(rows)]),
+        Typical([float(source.choice([0.4, 1.0])) for _ in range(rows)]),
     ]
     edits = [LogitBias({0: 2.0}), AllowedTokens([0, 1, 2, 5, 8, 13][: max(size // 2, 1)])]
     methods = TREE_METHODS if tree else METHODS

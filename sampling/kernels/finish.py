@@ -1,12 +1,12 @@
 """The filters of a row, exactly, and the race of the tokens that they leave.
 
-Tokens are ordered by d, the greatest first, and by id where d are equal. A token's *rank* is a number with
-the same order: the bits of -d, which are ordered as -d is, and below them the id. Every filter here keeps the
-first tokens, so what filters leave is told by one rank, that of the last token.
+Where a filter ends is found by bisection over ranks (see `ranks.py`), each step of which is a sum over the
+candidates. These are a list, of the tokens in the bins that the first filters can reach; or, where that would
+be too long, the whole row.
 
-Where a filter ends is found by bisection over ranks, each step of which is a sum over the candidates. These
-are a list, of the tokens in the bins that the first filters can reach; or, where that would be too long, the
-whole row.
+A *source* is where candidates come from: the row, its greatest logit, its temperature before the filters, the
+list and how many are in it, -1 for the whole row. What filters have left of it is a *law*: the row's turns,
+how many of them there have been, and the last rank after them.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
@@ -21,7 +21,6 @@ from sortition.sampling.kernels.layout import (
     BINS_TO_ONE,
     EPSILON,
     ETA,
-    FILTERED,
     GREEDY,
     JOINT,
     KEEP_TIES,
@@ -35,18 +34,25 @@ from sortition.sampling.kernels.layout import (
     STAGE_END,
     STAGE_EPSILON,
     STAGE_ETA,
+    STAGE_GREEDY,
     STAGE_MIN_P,
+    STAGE_TEMPERATURE,
     STAGE_TOP_K,
     STAGE_TOP_N_SIGMA,
     STAGE_TOP_P,
+    STAGE_TYPICAL,
     TEMPERATURE,
     TOP_K,
     TOP_N_SIGMA,
     TOP_P,
     TOP_P_MORE,
+    TYPICAL,
+    TYPICAL_MORE,
+    UNFILTERED,
     WHOLE,
 )
 from sortition.sampling.kernels.numerics import (
+    FURTHEST,
     OUT,
     exp,
     gumbel,
@@ -57,6 +63,16 @@ from sortition.sampling.kernels.numerics import (
     tempered,
     unordered,
     words_of,
+)
+from sortition.sampling.kernels.ranks import (
+    LAST,
+    TOKENS,
+    TURNS_SIZE,
+    add_turn,
+    d_at,
+    distance_rank_of,
+    rank_of,
+    turned,
 )
 from sortition.sampling.kernels.rows import (
     LEAST_KEY,
@@ -72,13 +88,6 @@ from sortition.sampling.kernels.rows import (
     treatment_of,
 )
 from sortition.sampling.kernels.select import bin_of, mode_of, temperature_of
-from sortition.sampling.numerics import WIDEST
-
-TOKEN_BITS = tl.constexpr((WIDEST - 1).bit_length())
-"""Of a rank, for the id."""
-TOKENS = tl.constexpr((1 << TOKEN_BITS.value) - 1)
-LAST = tl.constexpr((0x7F7FFFFF << TOKEN_BITS.value) | TOKENS.value)
-"""No rank is greater."""
 
 FAN = tl.constexpr(8)
 """Parts that a step of the bisection divides what is left into."""
@@ -100,7 +109,7 @@ def finish(
     bins, peaks, peaks_size,
     totals, weighted, counts, scores, score_tokens, programs,
     blocks, candidates, room,
-    tokens, kept, row_flags, logprobs, entropies, lasts, sums, firsts, tops, last_treatments,
+    tokens, kept, row_flags, logprobs, entropies, turns, lasts, sums, firsts, tops, last_treatments,
     ENTROPY: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows).
@@ -114,9 +123,10 @@ def finish(
         tokens, kept: int64 [rows], results.
         row_flags: uint8 [rows], results.
         logprobs, entropies: float32 [rows], results; entropies only with `ENTROPY`.
+        turns: float64 [rows, `TURNS_SIZE`], results; see `ranks.py`.
         lasts, sums: int64 [rows], results: the rank of the last token of the law, -1 for what is no law; its
             mass.
-        firsts, tops: int64, float32 [rows], results: the likeliest token and its logit.
+        firsts, tops: int64, float32 [rows], results: the likeliest token of the law; the greatest logit.
         last_treatments: int32 [rows], results: under which treatment that is so.
         PROGRAMS: a power of two, at least `programs`.
     """
@@ -137,6 +147,8 @@ def finish(
     product = tl.zeros([], tl.int64)
     d = tl.zeros([], tl.float32)
     last = tl.full([], -1, tl.int64)
+    row_turns = turns + wide * TURNS_SIZE
+    turn_count = tl.zeros([], tl.int32)
     tl.store(firsts + at, token.to(tl.int64))
     tl.store(tops + at, unordered(top_key))
     if wrong != 0:
@@ -153,30 +165,38 @@ def finish(
         )  # fmt: skip
         top = unordered(top_key)
         temperature = temperature_of(reals + TEMPERATURE, treatment)
-        late_temperature = tl.load(reals + LATE_TEMPERATURE).to(tl.float32)
         last = tl.full([], LAST, tl.int64)
-        if mode == FILTERED:
+        product = tl.sum(tl.load(weighted + at * programs + some, mask=there, other=0), axis=0)
+        if mode != UNFILTERED:
             program = filters + slot * filters_size
             row_bins = bins + wide * BINS
-            reach, reached = bound(settings, reals, program, row_bins, total)
+            reach, reached = bound(settings, reals, program, row_bins, total, product)
             listed = reached <= room
             source = (row, top, temperature, candidates + wide * room, tl.where(listed, reached, -1))
             if listed:
                 row_peaks, row_blocks = peaks + wide * peaks_size, blocks + wide * peaks_size
                 collect(source, reach, row_peaks, peaks_size, row_blocks, BLOCK)
-            last = filtered(source, settings, reals, program, total, BLOCK)
-            noise = (late_temperature, tl.load(seeds + slot), tl.load(positions + at).to(tl.uint32), stream)
-            token, d, left, total, product, last = race(source, last, noise, ENTROPY, BLOCK)
+            last, turn_count = filtered(source, settings, reals, program, row_turns, total, product, BLOCK)
+            law = (row_turns, turn_count, last)
+            noise = (tl.load(seeds + slot), tl.load(positions + at).to(tl.uint32), stream)
+            token, d, left, total, product, furthest = race(source, law, noise, ENTROPY, BLOCK)
+            # Ranks that filters give tell candidates from each other, but not from tokens that were never
+            # listed.
+            if turn_count == 0:
+                last = furthest
+            else:
+                tl.store(row_turns + 1, furthest.to(tl.float64))
+                likeliest = first_within(source, law, tl.zeros([], tl.float32), LAST, BLOCK) & TOKENS
+                tl.store(firsts + at, likeliest)
         else:
             keys = tl.load(scores + at * programs + some, mask=there, other=LEAST_KEY)
             runners = tl.load(score_tokens + at * programs + some, mask=there, other=NO_SUCH_TOKEN)
             token = tl.min(tl.where(keys == tl.max(keys, axis=0), runners, NO_SUCH_TOKEN), axis=0)
             d = d_of(row, token, top, temperature, BLOCK)
-            if ENTROPY:
-                product = tl.sum(tl.load(weighted + at * programs + some, mask=there, other=0), axis=0)
     tl.store(tokens + at, token.to(tl.int64))
     tl.store(kept + at, left)
     tl.store(row_flags + at, wrong.to(tl.uint8))
+    tl.store(row_turns, turn_count.to(tl.float64))
     tl.store(lasts + at, last)
     tl.store(sums + at, tl.where(wrong == 0, total, 0))
     tl.store(last_treatments + at, treatment)
@@ -219,11 +239,11 @@ def goal_of(part, more):
 
 
 @triton.jit
-def bound(settings, reals, program, row_bins, total):
+def bound(settings, reals, program, row_bins, total, product):
     """The last bin that the first filters can reach, and how many tokens there are up to it.
 
     Filters that keep the first tokens keep the same ones whether or not what is behind has been cut, but for
-    those that ask for the total.
+    those that ask for the total. So does `typical`, where it comes first.
     """
     bin = tl.arange(0, BINS)
     held = tl.load(row_bins + bin)
@@ -250,7 +270,45 @@ def bound(settings, reals, program, row_bins, total):
         reach = tl.minimum(reach, needed)
         stage += 1
         code = tl.load(program + stage)
+    if (stage == 0) & (code == STAGE_TYPICAL):
+        reach = typical_bound(settings, reals, held, total, mean_of(total, product))
     return reach, tl.sum(tl.where(bin <= reach, held, 0), axis=0)
+
+
+@triton.jit
+def mean_of(total, product):
+    """The mean of d, float32, of sums of mass, and of mass times d."""
+    return (product.to(tl.float64) / total.to(tl.float64)).to(tl.float32)
+
+
+@triton.jit
+def typical_bound(settings, reals, held, total, centre):
+    """The last bin that `typical` can reach, if no filter comes before it.
+
+    Args:
+        held: int32 [BINS], how many tokens the bins have.
+        total: the mass of all tokens.
+        centre: from which distances are taken.
+    """
+    bin = tl.arange(0, BINS)
+    upper = bin.to(tl.float32) * (-1.0 / BINS_TO_ONE)
+    lower = tl.where(bin == BINS - 1, FURTHEST, (bin + 1).to(tl.float32) * (-1.0 / BINS_TO_ONE))
+    furthest = tl.maximum(centre - lower, upper - centre)
+    # A token has no more mass than at the near end of its bin.
+    most = held.to(tl.int64) * mass(upper)
+    goal = goal_of(tl.load(reals + TYPICAL) * total.to(tl.float64), tl.load(settings + TYPICAL_MORE))
+    min_keep = tl.load(settings + MIN_KEEP)
+    first, last = tl.zeros([], tl.int32), tl.full([], BINS - 1, tl.int32)
+    while first < last:
+        middle = (first + last) // 2
+        within = furthest <= centre + (middle + 1).to(tl.float32) * (1.0 / BINS_TO_ONE)
+        behind = tl.sum(tl.where(within, 0, most), axis=0)
+        count = tl.sum(tl.where(within, held, 0), axis=0)
+        enough = (total - behind >= goal) & (count >= min_keep)
+        first = tl.where(enough, first, middle + 1)
+        last = tl.where(enough, middle, last)
+    # What is as far as the end of this bin may be in the next.
+    return tl.minimum(last + 1, BINS - 1)
 
 
 @triton.jit
@@ -299,19 +357,6 @@ def append(tokens, values, top, temperature, reach, candidates, count):
 
 
 @triton.jit
-def rank_of(d, tokens):
-    """The rank of tokens."""
-    distance = d.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return (distance.to(tl.int64) << TOKEN_BITS) | tokens
-
-
-@triton.jit
-def d_at(rank):
-    """The d of a rank; 0 has no sign."""
-    return 0.0 - (rank >> TOKEN_BITS).to(tl.int32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def steps_of(source, BLOCK: tl.constexpr):
     """How many tiles the candidates have."""
     row, _, _, _, count = source
@@ -320,9 +365,10 @@ def steps_of(source, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def step_of(source, step, last, BLOCK: tl.constexpr):
-    """One tile of candidates: their ranks, and which of them are up to the last one."""
+def step_of(source, step, law, BLOCK: tl.constexpr):
+    """One tile of candidates: their ranks, d, which of them the law has, and their ranks before any turn."""
     row, top, temperature, candidates, count = source
+    turns, turn_count, last = law
     if count >= 0:
         at = step * BLOCK + tl.arange(0, BLOCK)
         rank = tl.load(candidates + at, mask=at < count, other=LAST + 1)
@@ -330,18 +376,23 @@ def step_of(source, step, last, BLOCK: tl.constexpr):
         tokens, values, eligible = tile_of(row, step, BLOCK)
         d = tempered(shifted(tl.where(eligible, values, top), top), temperature)
         rank = tl.where(eligible, rank_of(d, tokens), LAST + 1)
-    return rank, rank <= last
+    first_rank, d, inside = rank, d_at(rank), rank <= LAST
+    if turn_count > 0:
+        d, inside = turned(d, rank & TOKENS, inside, turns, turn_count)
+        rank = rank_of(d, rank & TOKENS)
+    return rank, d, inside & (rank <= last), first_rank
 
 
 @triton.jit
-def first_of(source, last, goal, by_mass, keep_ties, BLOCK: tl.constexpr):
+def first_of(source, law, goal, by_mass, keep_ties, centre, by_distance, BLOCK: tl.constexpr):
     """A rank up to which the first candidates weigh as much as the goal, or that of the last of all.
 
     Args:
         goal: of their masses, or of how many they are.
         keep_ties: whether also what equals the last of them is left.
+        centre, by_distance: whether ranks are those by distance from it.
     """
-    least, most = tl.zeros([], tl.int64), last
+    least, most = tl.zeros([], tl.int64), tl.where(by_distance, LAST, law[2])
     before = tl.zeros([], tl.int32)
     part = tl.arange(0, FAN)
     while least < most:
@@ -349,11 +400,13 @@ def first_of(source, last, goal, by_mass, keep_ties, BLOCK: tl.constexpr):
         ends = least + (part + 1) * size - 1
         count, weight = tl.zeros([FAN], tl.int32), tl.zeros([FAN], tl.int64)
         for step in range(steps_of(source, BLOCK)):
-            rank, inside = step_of(source, step, last, BLOCK)
+            rank, d, inside, _ = step_of(source, step, law, BLOCK)
+            if by_distance:
+                rank = distance_rank_of(d, rank & TOKENS, centre)
             up_to = (rank[:, None] <= ends[None, :]) & inside[:, None]
             count += tl.sum(up_to.to(tl.int32), axis=0)
             if by_mass:
-                weight += tl.sum(tl.where(up_to, mass(d_at(rank))[:, None], 0), axis=0)
+                weight += tl.sum(tl.where(up_to, mass(d)[:, None], 0), axis=0)
         if by_mass == 0:
             weight = count.to(tl.int64)
         short = tl.sum((weight < goal).to(tl.int32), axis=0)
@@ -368,67 +421,103 @@ def first_of(source, last, goal, by_mass, keep_ties, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def sums(source, last, BLOCK: tl.constexpr):
-    """Sums of mass, and of mass times d, of the candidates up to one."""
+def first_within(source, law, centre, reach, BLOCK: tl.constexpr):
+    """The rank of the likeliest token that is within reach of a centre."""
+    first = tl.full([], LAST, tl.int64)
+    for step in range(steps_of(source, BLOCK)):
+        rank, d, inside, _ = step_of(source, step, law, BLOCK)
+        inside &= distance_rank_of(d, rank & TOKENS, centre) <= reach
+        first = tl.minimum(first, tl.min(tl.where(inside, rank, LAST), axis=0))
+    return first
+
+
+@triton.jit
+def sums(source, law, BLOCK: tl.constexpr):
+    """Sums of mass, and of mass times d, of a law."""
     total, product = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     for step in range(steps_of(source, BLOCK)):
-        rank, inside = step_of(source, step, last, BLOCK)
-        d = d_at(rank)
+        _, d, inside, _ = step_of(source, step, law, BLOCK)
         total += tl.sum(tl.where(inside, mass(d), 0), axis=0)
         product += tl.sum(tl.where(inside, mass_times(d), 0), axis=0)
     return total, product
 
 
 @triton.jit
-def filtered(source, settings, reals, program, total, BLOCK: tl.constexpr):
-    """The rank of the last token that a row's filters leave.
+def filtered(source, settings, reals, program, turns, all_mass, all_products, BLOCK: tl.constexpr):
+    """The rank of the last token that a row's filters leave, and how many turns there have been.
 
     Args:
-        total: the mass of all tokens.
+        turns: where to write them.
+        all_mass: the mass of all tokens.
+        all_products: the sum of mass times d, if `typical` is the first filter.
     """
     keep_ties = tl.load(settings + KEEP_TIES)
     min_keep = tl.load(settings + MIN_KEEP)
     joint = tl.load(settings + JOINT) != 0
     last = tl.full([], LAST, tl.int64)
+    turn_count = tl.zeros([], tl.int32)
     stage = 0
     code = tl.load(program)
     while code != STAGE_END:
-        by_mass = code == STAGE_TOP_P
+        law = (turns, turn_count, last)
+        is_typical = code == STAGE_TYPICAL
+        by_mass = (code == STAGE_TOP_P) | is_typical
         asks_for_total = (
-            (by_mass & (stage > 0) & (joint == 0)) | (code == STAGE_EPSILON) | (code == STAGE_ETA)
+            (by_mass & (stage > 0) & (is_typical | (joint == 0)))
+            | (code == STAGE_EPSILON)
+            | (code == STAGE_ETA)
         )
-        whole, product = total, tl.zeros([], tl.int64)
+        total, product = all_mass, all_products
         if asks_for_total:
-            whole, product = sums(source, last, BLOCK)
-        # What every filter keeps are the likeliest, and what equals them.
+            total, product = sums(source, law, BLOCK)
+        share, more = tl.load(reals + TOP_P), tl.load(settings + TOP_P_MORE)
+        centre, reach = tl.zeros([], tl.float32), tl.full([], LAST, tl.int64)
+        if is_typical:
+            share, more = tl.load(reals + TYPICAL), tl.load(settings + TYPICAL_MORE)
+            centre = mean_of(total, product)
+        goal = goal_of(share * total.to(tl.float64), more)
+        # What every other filter keeps are the likeliest, and what equals them.
         end = tl.full([], TOKENS, tl.int64)
-        goal = goal_of(tl.load(reals + TOP_P) * whole.to(tl.float64), tl.load(settings + TOP_P_MORE))
         if by_mass | (code == STAGE_TOP_K):
             end = tl.zeros([], tl.int64)
         elif code == STAGE_MIN_P:
             end = rank_of(tl.minimum(tl.load(reals + MIN_P).to(tl.float32), 0.0), TOKENS)
-        else:
-            end = tl.maximum(end, reach_of(source, code, last, whole, product, reals, BLOCK))
+        elif (code == STAGE_EPSILON) | (code == STAGE_ETA) | (code == STAGE_TOP_N_SIGMA):
+            end = tl.maximum(end, reach_of(source, code, law, total, product, reals, BLOCK))
+        cuts = (code != STAGE_TEMPERATURE) & (code != STAGE_GREEDY)
         # By mass if the filter does, and then by how many it leaves at least.
         for by_count in range(2):
             if by_count != 0:
                 goal = tl.where(code == STAGE_TOP_K, tl.load(settings + TOP_K), min_keep)
-            if tl.where(by_count != 0, (code == STAGE_TOP_K) | (min_keep > 1), by_mass):
-                end = tl.maximum(end, first_of(source, last, goal, by_count == 0, keep_ties, BLOCK))
-        last = tl.minimum(last, end)
+            if tl.where(by_count != 0, cuts & ((code == STAGE_TOP_K) | (min_keep > 1)), by_mass):
+                found = first_of(source, law, goal, by_count == 0, keep_ties, centre, is_typical, BLOCK)
+                end = tl.maximum(end, found)
+        if is_typical:
+            reach = end
+        first = tl.zeros([], tl.int64)
+        if is_typical | (code == STAGE_GREEDY):
+            first = first_within(source, law, centre, reach, BLOCK)
+        if is_typical | (code == STAGE_TEMPERATURE):
+            divisor = tl.load(reals + LATE_TEMPERATURE).to(tl.float32)
+            divisor = tl.where(is_typical, 1.0, divisor)
+            add_turn(turns, turn_count, last, centre, reach, d_at(first), divisor)
+            turn_count += 1
+            last = tl.full([], LAST, tl.int64)
+        else:
+            last = tl.minimum(last, tl.where(code == STAGE_GREEDY, first, end))
         stage += 1
         code = tl.load(program + stage)
-    return last
+    return last, turn_count
 
 
 @triton.jit
-def reach_of(source, code, last, total, product, reals, BLOCK: tl.constexpr):
+def reach_of(source, code, law, total, product, reals, BLOCK: tl.constexpr):
     """The last rank that epsilon, eta or top-n-sigma keeps, with all that equals it.
 
     A greater d never has less mass, which has been checked for all float32.
     """
     if code == STAGE_TOP_N_SIGMA:
-        bound = -tl.load(reals + TOP_N_SIGMA) * deviation(source, last, BLOCK)
+        bound = -tl.load(reals + TOP_N_SIGMA) * deviation(source, law, BLOCK)
     else:
         bound = tl.load(reals + EPSILON)
         if code == STAGE_ETA:
@@ -437,8 +526,7 @@ def reach_of(source, code, last, total, product, reals, BLOCK: tl.constexpr):
         bound = bound * total.to(tl.float64)
     reach = tl.zeros([], tl.int64)
     for step in range(steps_of(source, BLOCK)):
-        rank, inside = step_of(source, step, last, BLOCK)
-        d = d_at(rank)
+        rank, d, inside, _ = step_of(source, step, law, BLOCK)
         if code == STAGE_TOP_N_SIGMA:  # noqa: SIM108
             value = d.to(tl.float64)
         else:
@@ -448,11 +536,11 @@ def reach_of(source, code, last, total, product, reals, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def deviation(source, last, BLOCK: tl.constexpr):
+def deviation(source, law, BLOCK: tl.constexpr):
     """The standard deviation of d as `reference._top_n_sigma` takes it, float64."""
     furthest = tl.zeros([], tl.int64)
     for step in range(steps_of(source, BLOCK)):
-        rank, inside = step_of(source, step, last, BLOCK)
+        rank, _, inside, _ = step_of(source, step, law, BLOCK)
         furthest = tl.maximum(furthest, tl.max(tl.where(inside, rank, 0), axis=0))
     least = d_at(furthest)
     exponent = ((-least).to(tl.float64).to(tl.int64, bitcast=True) >> 52) - 1022
@@ -460,8 +548,8 @@ def deviation(source, last, BLOCK: tl.constexpr):
     scale = ((-exponent + (SPREAD_BITS + 1023)) << 52).to(tl.float64, bitcast=True)
     count, total, squares = tl.zeros([], tl.int64), tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     for step in range(steps_of(source, BLOCK)):
-        rank, inside = step_of(source, step, last, BLOCK)
-        units = (d_at(rank).to(tl.float64) * scale + ROUNDER).to(tl.int64, bitcast=True)
+        _, d, inside, _ = step_of(source, step, law, BLOCK)
+        units = (d.to(tl.float64) * scale + ROUNDER).to(tl.int64, bitcast=True)
         units = tl.where(inside, units - ROUNDER_BITS, 0)
         count += tl.sum(inside.to(tl.int64), axis=0)
         total += tl.sum(units, axis=0)
@@ -472,24 +560,20 @@ def deviation(source, last, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def race(source, last, noise, ENTROPY: tl.constexpr, BLOCK: tl.constexpr):
-    """Which of the tokens up to the last wins, its d, how many there are, their sums, and the last's rank.
-
-    The rank that filters give tells candidates from each other, but not from tokens that were never listed.
-    """
-    temperature, seed, position, stream = noise
+def race(source, law, noise, ENTROPY: tl.constexpr, BLOCK: tl.constexpr):
+    """Which token of a law wins, its d, how many there are, their sums, and the last rank before any turn."""
+    seed, position, stream = noise
     count, total, product = tl.zeros([], tl.int64), tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     key = tl.full([], LEAST_KEY, tl.int32)
     token = tl.full([], NO_SUCH_TOKEN, tl.int32)
     winning_d = tl.full([], OUT, tl.float32)
     furthest = tl.zeros([], tl.int64)
     for step in range(steps_of(source, BLOCK)):
-        rank, inside = step_of(source, step, last, BLOCK)
+        rank, d, inside, first_rank = step_of(source, step, law, BLOCK)
         tokens = (rank & TOKENS).to(tl.int32)
-        d = tempered(d_at(rank), temperature)
         count += tl.sum(inside.to(tl.int64), axis=0)
         total += tl.sum(tl.where(inside, mass(d), 0), axis=0)
-        furthest = tl.maximum(furthest, tl.max(tl.where(inside, rank, 0), axis=0))
+        furthest = tl.maximum(furthest, tl.max(tl.where(inside, first_rank, 0), axis=0))
         if ENTROPY:
             product += tl.sum(tl.where(inside, mass_times(d), 0), axis=0)
         score = d + gumbel(words_of(tokens, seed, position, stream))

@@ -7,16 +7,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from sortition.sampling.kernels.finish import rank_of
-from sortition.sampling.kernels.layout import (
-    FILTERED,
-    GREEDY,
-    LATE_TEMPERATURE,
-    REAL,
-    TEMPERATURE,
-    WHOLE,
-)
+from sortition.sampling.kernels.layout import GREEDY, REAL, TEMPERATURE, WHOLE
 from sortition.sampling.kernels.numerics import OUT, log_total, shifted, tempered, unordered
+from sortition.sampling.kernels.ranks import TURNS_SIZE, rank_of, turned
 from sortition.sampling.kernels.rows import chunks_of, row_of, tile_of, top_of
 from sortition.sampling.kernels.select import mode_of, temperature_of
 
@@ -25,7 +18,7 @@ from sortition.sampling.kernels.select import mode_of, temperature_of
 def law(
     logits, row_stride, stride, width, treatments, whole, real, slots,
     plain, words, masked, divisors, edited, edited_values, edited_count, capacity, touched,
-    best, best_token, flags, lasts, sums,
+    best, best_token, flags, turns, lasts, sums,
     distances, log_totals,
     PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -34,7 +27,7 @@ def law(
     Args:
         logits to flags: as of `finish`, but treatments are those that it has written.
         touched: int32 [rows, words], a bit for each token that was edited, as `edit` has left it.
-        lasts, sums: int64 [rows], as `finish` has left them.
+        turns, lasts, sums: float64 [rows, `TURNS_SIZE`] and two int64 [rows], as `finish` has left them.
         distances: float32 [rows, width], results: d of each token of the law, -inf for all others.
         log_totals: float64 [rows], results: ln of the law's mass, in probability.
         PROGRAMS: a power of two, at least tiles + 1.
@@ -48,7 +41,8 @@ def law(
     top_key, _, _ = top_of(at, best, best_token, flags, programs, PROGRAMS)
     top = unordered(top_key)
     temperature = tl.where(mode == GREEDY, 1.0, temperature_of(reals + TEMPERATURE, treatment))
-    late_temperature = tl.where(mode == FILTERED, tl.load(reals + LATE_TEMPERATURE).to(tl.float32), 1.0)
+    row_turns = turns + wide * TURNS_SIZE
+    turn_count = tl.load(row_turns).to(tl.int32)
     last = tl.load(lasts + at)
     row = row_of(
         at, logits, row_stride, stride, width,
@@ -58,8 +52,8 @@ def law(
     for chunk in range(program, tl.where(program < chunks, program + 1, all_chunks)):
         tokens, values, eligible = tile_of(row, chunk, BLOCK)
         d = tempered(shifted(tl.where(eligible, values, top), top), temperature)
-        inside = eligible & (rank_of(d, tokens) <= last)
-        d = tl.where(inside, tempered(d, late_temperature), OUT)
+        d, inside = turned(d, tokens, eligible, row_turns, turn_count)
+        d = tl.where(inside & (rank_of(d, tokens) <= last), d, OUT)
         # What was edited is in the last program's list, and nowhere else.
         there = (chunk - chunks) * BLOCK + tl.arange(0, BLOCK) < tl.load(edited_count + at)
         if chunk < chunks:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
+from sortition.sampling import columns
 from sortition.sampling.columns import CODES, END
 
 WHOLE_NAMES = (
@@ -22,6 +23,7 @@ WHOLE_NAMES = (
     "spares_end_tokens",
     "joint",
     "top_p_more",
+    "typical_more",
     "keep_ties",
     "bias_begin",
     "bias_end",
@@ -37,6 +39,7 @@ REAL_NAMES = (
     "temperature",
     "late_temperature",
     "top_p",
+    "typical",
     "min_p",
     "epsilon",
     "eta",
@@ -46,7 +49,8 @@ REAL_NAMES = (
     "presence_penalty",
     "frequency_penalty",
 )
-"""Columns of `real`: as in `Columns`, but for temperatures among edits, before filters and after them."""
+"""Columns of `real`: as in `Columns`, but for temperatures among edits, before filters, and among them or
+after them."""
 
 WHOLE = tl.constexpr(len(WHOLE_NAMES))
 MODE = tl.constexpr(WHOLE_NAMES.index("mode"))
@@ -61,6 +65,7 @@ PHRASES_SEE_PROMPT = tl.constexpr(WHOLE_NAMES.index("phrases_see_prompt"))
 SPARES_END_TOKENS = tl.constexpr(WHOLE_NAMES.index("spares_end_tokens"))
 JOINT = tl.constexpr(WHOLE_NAMES.index("joint"))
 TOP_P_MORE = tl.constexpr(WHOLE_NAMES.index("top_p_more"))
+TYPICAL_MORE = tl.constexpr(WHOLE_NAMES.index("typical_more"))
 KEEP_TIES = tl.constexpr(WHOLE_NAMES.index("keep_ties"))
 BIAS_BEGIN = tl.constexpr(WHOLE_NAMES.index("bias_begin"))
 BIAS_END = tl.constexpr(WHOLE_NAMES.index("bias_end"))
@@ -73,6 +78,7 @@ EDIT_TEMPERATURE = tl.constexpr(REAL_NAMES.index("edit_temperature"))
 TEMPERATURE = tl.constexpr(REAL_NAMES.index("temperature"))
 LATE_TEMPERATURE = tl.constexpr(REAL_NAMES.index("late_temperature"))
 TOP_P = tl.constexpr(REAL_NAMES.index("top_p"))
+TYPICAL = tl.constexpr(REAL_NAMES.index("typical"))
 MIN_P = tl.constexpr(REAL_NAMES.index("min_p"))
 EPSILON = tl.constexpr(REAL_NAMES.index("epsilon"))
 ETA = tl.constexpr(REAL_NAMES.index("eta"))
@@ -88,6 +94,8 @@ UNFILTERED = tl.constexpr(1)
 """Mode of a row that may draw any token."""
 FILTERED = tl.constexpr(2)
 """Mode of a row with filters."""
+TYPICAL_FIRST = tl.constexpr(3)
+"""Mode of a row with filters, the first of which asks for the mean of d."""
 
 STAGE_END = tl.constexpr(END)
 STAGE_GRAMMAR = tl.constexpr(CODES["grammar"])
@@ -103,8 +111,10 @@ STAGE_TOP_N_SIGMA = tl.constexpr(CODES["top_n_sigma"])
 STAGE_TOP_K = tl.constexpr(CODES["top_k"])
 STAGE_TOP_P = tl.constexpr(CODES["top_p"])
 STAGE_MIN_P = tl.constexpr(CODES["min_p"])
+STAGE_TYPICAL = tl.constexpr(CODES["typical"])
 STAGE_EPSILON = tl.constexpr(CODES["epsilon"])
 STAGE_ETA = tl.constexpr(CODES["eta"])
+STAGE_GREEDY = tl.constexpr(columns.GREEDY)
 
 WITHOUT_NAN = tl.constexpr(1)
 """Treatment of a row: NaN counts as -inf."""

@@ -21,6 +21,7 @@ from sortition.sampling.kernels.layout import (
     REAL,
     SKIPPED,
     TEMPERATURE,
+    TYPICAL_FIRST,
     UNFILTERED,
     WHOLE,
 )
@@ -65,7 +66,7 @@ def select(
         best, best_token, flags: what `scan` has left.
         bins: int32 [rows, `BINS`], to which tokens are added by their d; where they have filters.
         peaks, peaks_size: int32 [rows, n], the least bin of every `PEAK` tokens; where they have filters.
-        totals, weighted: int64 [rows, tiles + 1], sums of `mass`, and with `ENTROPY` of `mass_times`.
+        totals, weighted: int64 [rows, tiles + 1], sums of `mass`; of `mass_times`, for entropies or a mean.
         counts: int32 [rows, tiles + 1], eligible tokens.
         scores, score_tokens: int32 [rows, tiles + 1], the winner; where they have no filters.
         PROGRAMS: a power of two, at least tiles + 1.
@@ -99,9 +100,9 @@ def select(
                 d = tempered(d, temperature)
             total += tl.sum(tl.where(eligible, mass(d), 0), axis=0)
             count += tl.sum(eligible.to(tl.int32), axis=0)
+            if (mode == TYPICAL_FIRST) | ((mode == UNFILTERED) & ENTROPY):
+                sum_of_products += tl.sum(tl.where(eligible, mass_times(d), 0), axis=0)
             if mode == UNFILTERED:
-                if ENTROPY:
-                    sum_of_products += tl.sum(tl.where(eligible, mass_times(d), 0), axis=0)
                 if chunk < chunks:
                     noise = words_from(chunk * BLOCK, seed, position, stream, BLOCK)
                 else:
@@ -122,8 +123,8 @@ def select(
         if mode == UNFILTERED:
             tl.store(scores + to, key)
             tl.store(score_tokens + to, token)
-            if ENTROPY:
-                tl.store(weighted + to, sum_of_products)
+        if (mode == TYPICAL_FIRST) | ((mode == UNFILTERED) & ENTROPY):
+            tl.store(weighted + to, sum_of_products)
 
 
 @triton.jit

@@ -3,9 +3,9 @@
     walk    one program a row   down the tree of drafts, by every method but "block"
     block   one program a row   along the chain of drafts, by "block"
 
-Both come after the draw of every place, which has left what laws are: all tokens up to a rank. So the mass of
-a token is looked up, and only where chances refuse a draft are all logits of a place read again, for what the
-target has more than the drafter.
+Both come after the draw of every place, which has left what laws are; see `ranks.py`. So the mass of a token
+is looked up, and only where chances refuse a draft are all logits of a place read again, for what the target
+has more than the drafter.
 
 A law is a tuple of what belongs to one place:
 
@@ -13,9 +13,9 @@ A law is a tuple of what belongs to one place:
     divisor                     likewise
     plain, touched, places      int32 words, as `edit` leaves them
     values, masked              what it leaves, too
-    top                         the logit of the likeliest token
-    temperature, late           before the filters and after them
-    last                        the rank of the last token
+    top                         the greatest logit
+    temperature                 before the filters
+    turns, last                 see `ranks.py`
 
 A draft is a tuple of the law that it was drawn from, its token, the mass of that law, and its older siblings
 that this law does not have: their ids and parents, the parent, and from where to where they are.
@@ -29,8 +29,8 @@ import triton
 import triton.language as tl
 
 from sortition.sampling import noise, verification, verify_rules
-from sortition.sampling.kernels.finish import NO_TOKEN, ROUNDER, rank_of
-from sortition.sampling.kernels.layout import EDIT_TEMPERATURE, LATE_TEMPERATURE, REAL, TEMPERATURE
+from sortition.sampling.kernels.finish import NO_TOKEN, ROUNDER
+from sortition.sampling.kernels.layout import EDIT_TEMPERATURE, REAL, TEMPERATURE
 from sortition.sampling.kernels.numerics import (
     MASS_ONE,
     OUT,
@@ -45,6 +45,7 @@ from sortition.sampling.kernels.numerics import (
     words_from,
     words_of,
 )
+from sortition.sampling.kernels.ranks import TURNS_SIZE, rank_of, turned
 from sortition.sampling.kernels.rows import LEAST_KEY, NO_SUCH_TOKEN, best_of, better_of, divided
 
 LIKELIEST = tl.constexpr(verification.GREEDY)
@@ -64,10 +65,10 @@ COIN_UNIT = tl.constexpr(2.0**-52)
 @triton.jit(do_not_specialize=["nodes", "capacity", "drafts_capacity", "stream"])
 def walk(
     logits, row_stride, stride, width, real, slots,
-    plain, words, masked, touched, places, values, capacity, tops, lasts, masses,
+    plain, words, masked, touched, places, values, capacity, tops, turns, lasts, masses,
     drafts_logits, drafts_row_stride, drafts_stride, drafts_width, drafts_real, drafts_slots,
     drafts_plain, drafts_words, drafts_masked, drafts_touched, drafts_places, drafts_values, drafts_capacity,
-    drafts_tops, drafts_lasts, drafts_masses,
+    drafts_tops, drafts_turns, drafts_lasts, drafts_masses,
     firsts, tokens, parents, nodes, methods, coins, seeds, positions, stream,
     drawn, drawn_logprobs, drawn_entropies, flags, left,
     accepted, found, found_logprobs, path, found_flags,
@@ -79,7 +80,7 @@ def walk(
         logits, row_stride, stride, width: of the target, a row for each place; see `rows.py`.
         real, slots: see `layout.py` and `edit`.
         plain to capacity: what `edit` has left.
-        tops, lasts, masses: what `finish` has left of laws.
+        tops, turns, lasts, masses: what `finish` has left of laws.
         drafts_logits to drafts_masses: the same of the drafter; of anything with `CERTAIN`.
         firsts: what else `finish` has left of the target's laws.
         tokens: int64 [rows, nodes], drafts; a negative one is none.
@@ -102,12 +103,12 @@ def walk(
         return
     target = (
         logits, row_stride, stride, width, real, slots,
-        plain, words, masked, touched, places, values, capacity, tops, lasts,
+        plain, words, masked, touched, places, values, capacity, tops, turns, lasts,
     )  # fmt: skip
     drafter = (
         drafts_logits, drafts_row_stride, drafts_stride, drafts_width, drafts_real, drafts_slots,
         drafts_plain, drafts_words, drafts_masked, drafts_touched, drafts_places, drafts_values,
-        drafts_capacity, drafts_tops, drafts_lasts,
+        drafts_capacity, drafts_tops, drafts_turns, drafts_lasts,
     )  # fmt: skip
     first_place, first_node = at * (nodes + 1), at * nodes
     row_left = left + at * width
@@ -197,10 +198,10 @@ def walk(
 @triton.jit(do_not_specialize=["nodes", "capacity", "drafts_capacity", "stream"])
 def block(
     logits, row_stride, stride, width, real, slots,
-    plain, words, masked, touched, places, values, capacity, tops, lasts, masses,
+    plain, words, masked, touched, places, values, capacity, tops, turns, lasts, masses,
     drafts_logits, drafts_row_stride, drafts_stride, drafts_width, drafts_real, drafts_slots,
     drafts_plain, drafts_words, drafts_masked, drafts_touched, drafts_places, drafts_values, drafts_capacity,
-    drafts_tops, drafts_lasts, drafts_masses,
+    drafts_tops, drafts_turns, drafts_lasts, drafts_masses,
     tokens, parents, nodes, methods, coins, seeds, positions, stream,
     drawn, drawn_logprobs, flags, left,
     accepted, found, found_logprobs, path, found_flags,
@@ -215,12 +216,12 @@ def block(
         return
     target = (
         logits, row_stride, stride, width, real, slots,
-        plain, words, masked, touched, places, values, capacity, tops, lasts,
+        plain, words, masked, touched, places, values, capacity, tops, turns, lasts,
     )  # fmt: skip
     drafter = (
         drafts_logits, drafts_row_stride, drafts_stride, drafts_width, drafts_real, drafts_slots,
         drafts_plain, drafts_words, drafts_masked, drafts_touched, drafts_places, drafts_values,
-        drafts_capacity, drafts_tops, drafts_lasts,
+        drafts_capacity, drafts_tops, drafts_turns, drafts_lasts,
     )  # fmt: skip
     first_place, first_node = at * (nodes + 1), at * nodes
     row_left = left + at * width
@@ -303,22 +304,23 @@ def law_of(side, place):
     """The law of a place of one model."""
     (
         logits, row_stride, stride, width, real, slots,
-        plain, words, masked, touched, places, values, capacity, tops, lasts,
+        plain, words, masked, touched, places, values, capacity, tops, turns, lasts,
     ) = side  # fmt: skip
     reals = real + tl.load(slots + place) * REAL
     return (
         logits + place * row_stride, stride, width, tl.load(reals + EDIT_TEMPERATURE).to(tl.float32),
         plain + place * words, touched + place * words, places + place * words, values + place * capacity,
         tl.load(masked + place), tl.load(tops + place),
-        tl.load(reals + TEMPERATURE).to(tl.float32), tl.load(reals + LATE_TEMPERATURE).to(tl.float32),
-        tl.load(lasts + place),
+        tl.load(reals + TEMPERATURE).to(tl.float32), turns + place * TURNS_SIZE, tl.load(lasts + place),
     )  # fmt: skip
 
 
 @triton.jit
 def d_of(law, tokens, asked):
     """The d of the tokens that are asked for, and which of them the law has."""
-    logits, stride, width, divisor, plain, touched, places, values, masked, top, temperature, late, last = law
+    (
+        logits, stride, width, divisor, plain, touched, places, values, masked, top, temperature, turns, last,
+    ) = law  # fmt: skip
     there = asked & (tokens >= 0) & (tokens < width)
     token = tl.where(there, tokens, 0).to(tl.int32)
     value = tl.load(logits + token.to(tl.int64) * stride, mask=there, other=OUT).to(tl.float32)
@@ -334,8 +336,8 @@ def d_of(law, tokens, asked):
     value = value + 0.0
     there &= value != OUT
     d = tempered(shifted(tl.where(there, value, top), top), temperature)
-    there &= rank_of(d, token) <= last
-    return tempered(d, late), there
+    d, there = turned(d, token, there, turns, tl.load(turns).to(tl.int32))
+    return d, there & (rank_of(d, token) <= last)
 
 
 @triton.jit
