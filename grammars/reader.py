@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sortition.grammars import accelerate
+from sortition.grammars.machine import ENDLESS
 from sortition.grammars.table import Table
 
 CACHED_MASKS: Final = 2048
@@ -68,7 +69,7 @@ class Reader:
         self.token_classes = table.token_classes
         self.row_of_state = table.row_of_state
         self.survives, self.certain, self.rank = table.survives, table.certain, table.rank
-        self.first_entry = table.first_entry
+        self.first_entry = np.append(table.first_entry, np.int32(len(table.action)))
         self.action = table.action.astype(np.int32, copy=False)
         # int64 [actions, 7]; guards are few, and looked up once.
         self.rules = np.column_stack(
@@ -100,7 +101,9 @@ class Reader:
         self.depth_limit = table.depth_limit
         # With more room than any entry asks for, it does not matter how much there is.
         self.most_room = int(table.action_height.max(initial=0)) if table.recursive else 0
-        self.by_class, self.class_start = accelerate.best(grouped)(table.token_class, table.token_classes)
+        self.class_start, self.class_word, self.class_bits = accelerate.best(grouped)(
+            table.token_class, table.token_classes
+        )
         self.words = (table.token_classes + 31) // 32
         self.eligible = _packed(table.token_class != 0)
         self.entries: dict[tuple[int, int], Action | None] = {}
@@ -199,25 +202,14 @@ class Reader:
         cuts = self.site_cuts.get(top[0])
         if cuts is None:
             states = self.returns[:, top[0]]
-            found = {cut for state in set(states[states >= 0].tolist()) for cut in self._cuts(state)}
-            cuts = self.site_cuts[top[0]] = sorted(found)
+            cuts = self.site_cuts[top[0]] = accelerate.best(cuts_of)(self, states[states >= 0])
         return top[0] << 32 | bisect_right(cuts, top[3])
 
     def _cuts(self, state: int) -> list[int]:
-        """The counts at which some action of a state begins or ceases to be said, ascending."""
+        """The counts at which masks of a state may change."""
         cuts = self.cuts.get(state)
         if cuts is None:
-            row = self.row_of_state[state]
-            entries = int(np.bitwise_count(self.survives[row]).sum())
-            first = int(self.first_entry[state])
-            waiting = set(self.action[first : first + entries].tolist())
-            found = set()
-            while waiting:
-                action = self._action(waiting.pop())
-                found |= {action.least, action.greatest + 1}
-                if action.otherwise >= 0:
-                    waiting.add(action.otherwise)
-            cuts = self.cuts[state] = sorted(found)
+            cuts = self.cuts[state] = accelerate.best(cuts_of)(self, np.array([state], np.int32))
         return cuts
 
     def _entry(self, state: int, unit: int) -> Action | None:
@@ -281,11 +273,32 @@ class Reader:
 
 def grouped(
     token_class: NDArray[np.uint16] | NDArray[np.int32], classes: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The tokens sorted by class, and where each class begins: int32 [tokens], int32 [classes + 1]."""
-    by_class = np.argsort(token_class, kind="stable").astype(np.int32)
-    starts = np.searchsorted(token_class[by_class], np.arange(classes + 1))
-    return by_class, starts.astype(np.int32)
+) -> tuple[NDArray[np.int32], Mask, Mask]:
+    """The tokens of each class as the words of a mask that are not 0.
+
+    Returns where each class begins, int32 [classes + 1], which words it has, uint32, and their bits, uint32.
+    """
+    by_class = np.argsort(token_class, kind="stable").astype(np.uint32)
+    unit, word = token_class[by_class], by_class >> np.uint32(5)
+    first = np.flatnonzero(np.append(True, (unit[1:] != unit[:-1]) | (word[1:] != word[:-1])))
+    bits: Mask = np.bitwise_or.reduceat(np.uint32(1) << (by_class & np.uint32(31)), first)
+    starts = np.searchsorted(unit[first], np.arange(classes + 1)).astype(np.int32)
+    return starts, word[first], bits
+
+
+def cuts_of(reader: Reader, states: NDArray[np.int32]) -> list[int]:
+    """The counts at which some action of these states begins or ceases to be said; 0 and the end are none."""
+    said = np.zeros(len(reader.rules), np.bool_)
+    for state in states:
+        said[reader.action[reader.first_entry[state] : reader.first_entry[state + 1]]] = True
+    waiting = np.flatnonzero(said)
+    while waiting.size:
+        otherwise = reader.rules[waiting, -1]
+        waiting = otherwise[otherwise >= 0]
+        said[waiting] = True
+    bounds = reader.rules[said, 3:5] + (0, 1)
+    cuts: list[int] = np.unique(bounds[(bounds > 0) & (bounds <= ENDLESS)]).tolist()
+    return cuts
 
 
 def survivors(reader: Reader, state: int, count: int, stack: Stack, bits: Mask) -> int:
@@ -311,13 +324,13 @@ def tokens_of(reader: Reader, bits: Mask) -> Mask:
     sizes = np.diff(reader.class_start)
     # Most masks hold few tokens or nearly all that there are: begin at the nearer end.
     most = bool(2 * sizes[wanted].sum() > sizes[1:].sum())
-    changed = np.zeros(len(reader.eligible) * 32, np.bool_)
+    changed = np.zeros_like(reader.eligible)
     # Neighbouring classes are one slice. Class 0 is in no mask.
     wanted[0] = most
     edges = np.flatnonzero(np.diff(wanted != most, prepend=False, append=False))
     for first, last in reader.class_start[edges].reshape(-1, 2).tolist():
-        changed[reader.by_class[first:last]] = True
-    return reader.eligible ^ _packed(changed) if most else _packed(changed)
+        np.bitwise_or.at(changed, reader.class_word[first:last], reader.class_bits[first:last])
+    return reader.eligible ^ changed if most else changed
 
 
 def _packed(flags: NDArray[np.bool_]) -> Mask:

@@ -14,6 +14,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sortition.grammars import reader
+from sortition.grammars.machine import ENDLESS
 
 if TYPE_CHECKING:
     from sortition.grammars.reader import Mask, Reader, Stack
@@ -21,28 +22,79 @@ if TYPE_CHECKING:
 
 @numba.njit(cache=True, nogil=True)
 def _grouped(token_class: Any, classes: int) -> Any:
-    """`reader.grouped`: a counting sort."""
+    """`reader.grouped`: a counting sort of what each word holds."""
+    unit = np.empty(len(token_class), np.int32)
+    word = np.empty(len(token_class), np.uint32)
+    bits = np.zeros(len(token_class), np.uint32)
     starts = np.zeros(classes + 1, np.int32)
-    for token in range(len(token_class)):
-        starts[token_class[token] + 1] += 1
+    last = np.full(classes, -1, np.int32)
+    found = 0
+    for first in range(0, len(token_class), 32):
+        begin = found
+        for token in range(first, min(first + 32, len(token_class))):
+            number = token_class[token]
+            if last[number] < begin:
+                last[number], unit[found], word[found] = found, number, first >> 5
+                starts[number + 1] += 1
+                found += 1
+            bits[last[number]] |= np.uint32(1) << np.uint32(token & 31)
     for number in range(classes):
         starts[number + 1] += starts[number]
-    by_class = np.empty(len(token_class), np.int32)
-    place = starts.copy()
-    for token in range(len(token_class)):
-        by_class[place[token_class[token]]] = token
-        place[token_class[token]] += 1
-    return by_class, starts
+    place = starts[:-1].copy()
+    class_word, class_bits = np.empty(found, np.uint32), np.empty(found, np.uint32)
+    for number in range(found):
+        at = place[unit[number]]
+        class_word[at], class_bits[at] = word[number], bits[number]
+        place[unit[number]] += 1
+    return starts, class_word, class_bits
 
 
 def grouped(
     token_class: NDArray[np.uint16] | NDArray[np.int32], classes: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+) -> tuple[NDArray[np.int32], Mask, Mask]:
     """`reader.grouped`."""
-    found: tuple[NDArray[np.int32], NDArray[np.int32]] = _grouped(
-        token_class.astype(np.int32, copy=False), classes
-    )
+    found: tuple[NDArray[np.int32], Mask, Mask] = _grouped(token_class.astype(np.int32, copy=False), classes)
     return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _cuts_of(states: Any, first_entry: Any, action: Any, rules: Any) -> Any:
+    """`reader.cuts_of`, each as often as there are actions that have it."""
+    said = np.zeros(len(rules), np.bool_)
+    cuts = []
+    for state in states:
+        for entry in range(first_entry[state], first_entry[state + 1]):
+            rule = np.int64(action[entry])
+            while rule >= 0 and not said[rule]:
+                said[rule] = True
+                if rules[rule, 3] > 0:
+                    cuts.append(rules[rule, 3])
+                if rules[rule, 4] < ENDLESS:
+                    cuts.append(rules[rule, 4] + 1)
+                rule = rules[rule, 6]
+    return np.array(cuts, np.int64)
+
+
+def cuts_of(read: Reader, states: NDArray[np.int32]) -> list[int]:
+    """`reader.cuts_of`."""
+    return sorted(set(_cuts_of(states, read.first_entry, read.action, read.rules).tolist()))
+
+
+@numba.njit(cache=True, nogil=True)
+def _said(
+    row_of_state: Any, survives: Any, rank: Any, first_entry: Any, action: Any, state: Any, unit: Any
+) -> Any:
+    """The action of a state and a class, -1 if the class does not survive."""
+    row, word = row_of_state[state], unit >> 5
+    bit = np.uint32(1) << np.uint32(unit & 31)
+    if survives[row, word] & bit == 0:
+        return -1
+    below = survives[row, word] & (bit - np.uint32(1))
+    before = np.int64(rank[row, word])
+    while below:
+        below &= below - np.uint32(1)
+        before += 1
+    return np.int64(action[first_entry[state] + before])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -64,38 +116,29 @@ def _survivors(
 ) -> int:
     """Apply every unit, as `Reader.apply` does, without going anywhere. Sites and counts begin at the top."""
     most = 0
-    for first in units:
-        unit, at, counted, seen = np.int64(first), state, count, 0
-        survived = False
-        while True:
-            row, word = row_of_state[at], unit >> 5
-            bit = np.uint32(1) << np.uint32(unit & 31)
-            below = survives[row, word] & (bit - np.uint32(1))
-            if survives[row, word] & bit == 0:
-                break
-            before = np.int64(rank[row, word])
-            while below:
-                below &= below - np.uint32(1)
-                before += 1
-            rule = np.int64(action[first_entry[at] + before])
-            while rule >= 0 and not (rules[rule, 3] <= counted <= rules[rule, 4]):
+    # What became of the classes that began with an action: many share one.
+    known, survived = np.zeros(len(rules), np.bool_), np.zeros(len(rules), np.bool_)
+    for number in units:
+        unit = np.int64(number)
+        begun = rule = _said(row_of_state, survives, rank, first_entry, action, state, unit)
+        counted, seen = count, 0
+        while rule >= 0 and not known[begun]:
+            if not rules[rule, 3] <= counted <= rules[rule, 4]:
                 rule = rules[rule, 6]
-            if rule < 0:
+            elif rules[rule, 1] >= 0:
+                survived[begun] = len(sites) - seen + rules[rule, 2] <= depth_limit
                 break
-            if rules[rule, 1] >= 0:
-                survived = len(sites) - seen + rules[rule, 2] <= depth_limit
-                break
-            seen += 1
-            if seen > len(sites):
-                break
-            at = np.int64(returns[~rules[rule, 1], sites[seen - 1]])
-            if at < 0:
-                break
-            counted = counts[seen - 1]
-            unit = rules[rule, 0]
+            else:
+                seen += 1
+                at = np.int64(returns[~rules[rule, 1], sites[seen - 1]]) if seen <= len(sites) else -1
+                if at < 0:
+                    break
+                counted = counts[seen - 1]
+                rule = _said(row_of_state, survives, rank, first_entry, action, at, rules[rule, 0])
+        known[begun] = True
         most = max(most, seen)
-        if survived:
-            bits[first >> 5] |= np.uint32(1) << np.uint32(first & 31)
+        if survived[begun]:
+            bits[unit >> 5] |= np.uint32(1) << np.uint32(unit & 31)
     return most
 
 
@@ -129,7 +172,9 @@ def survivors(read: Reader, state: int, count: int, stack: Stack, bits: Mask) ->
 
 
 @numba.njit(cache=True, nogil=True)
-def _tokens_of(bits: Any, classes: int, class_start: Any, by_class: Any, eligible: Any) -> Any:
+def _tokens_of(
+    bits: Any, classes: int, class_start: Any, class_word: Any, class_bits: Any, eligible: Any
+) -> Any:
     """`reader.tokens_of`."""
     wanted = 0
     for number in range(1, classes):
@@ -141,19 +186,21 @@ def _tokens_of(bits: Any, classes: int, class_start: Any, by_class: Any, eligibl
     for number in range(1, classes):
         if (bits[number >> 5] >> np.uint32(number & 31) & np.uint32(1) != 0) != most:
             for place in range(class_start[number], class_start[number + 1]):
-                token = by_class[place]
-                mask[token >> 5] ^= np.uint32(1) << np.uint32(token & 31)
+                mask[class_word[place]] ^= class_bits[place]
     return mask
 
 
 def tokens_of(read: Reader, bits: Mask) -> Mask:
     """`reader.tokens_of`."""
-    mask: Mask = _tokens_of(bits, read.token_classes, read.class_start, read.by_class, read.eligible)
+    mask: Mask = _tokens_of(
+        bits, read.token_classes, read.class_start, read.class_word, read.class_bits, read.eligible
+    )
     return mask
 
 
 REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     reader.grouped: grouped,
+    reader.cuts_of: cuts_of,
     reader.survivors: survivors,
     reader.tokens_of: tokens_of,
 }
@@ -170,6 +217,7 @@ _STACK = types.int64[::1]
 _MASK = types.uint32[::1]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _grouped: (_NARROW, types.int64),
+    _cuts_of: (_NARROW, _NARROW, _NARROW, _read_only(types.int64, 2)),
     _survivors: (
         _NARROW,
         _NARROW,
@@ -186,5 +234,5 @@ LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
         _STACK,
         _MASK,
     ),
-    _tokens_of: (_MASK, types.int64, _NARROW, _NARROW, _MASK),
+    _tokens_of: (_MASK, types.int64, _NARROW, _MASK, _MASK, _MASK),
 }
