@@ -29,7 +29,14 @@ from sortition.grammars.json_schema import json_schema  # noqa: E402
 from sortition.integrations.vllm_compile import Compiler, Figures  # noqa: E402
 from sortition.sampling import device, device_sampler  # noqa: E402
 from sortition.sampling.parameters import Parameters  # noqa: E402
-from sortition.sampling.rules import Constrain, FrequencyPenalty, LogitBias, Temperature, TopP  # noqa: E402
+from sortition.sampling.rules import (  # noqa: E402
+    Constrain,
+    FrequencyPenalty,
+    LogitBias,
+    Temperature,
+    TopP,
+    Typical,
+)
 from sortition.sampling.sampler import Sampler, kernels_of  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -159,7 +166,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
 )
 def test_a_sampler_asks_the_host_for_nothing(options: dict[str, Any], nowhere: torch.device) -> None:
     table = json_schema({"type": "string", "maxLength": 40}).compile(vocabulary(512))
-    rules = Temperature(0.8), TopP(0.95), FrequencyPenalty(0.2), LogitBias({3: 1.0})
+    rules = Typical(0.9), Temperature(0.8), TopP(0.95), FrequencyPenalty(0.2), LogitBias({3: 1.0})
     sampler = Sampler(Constrain(table), *rules, backend="triton", **options)
     state = sampler.start(4, seed=1, prompts=[[1, 2]] * 4, device=nowhere)
     logits = torch.empty(4, 512, device=nowhere, dtype=torch.bfloat16)
