@@ -15,7 +15,6 @@ from typing import Final
 
 from sortition.grammars.automaton import CODE_POINTS, Automaton
 from sortition.grammars.characters import ANY_CHARACTER, complement, difference, intersection
-from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import (
     EMPTY,
     NOTHING,
@@ -35,15 +34,17 @@ from sortition.grammars.expr import (
 )
 from sortition.grammars.lookaround import Look, Lookaround, Watch
 from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa
+from sortition.grammars.work import charge
 
 numbers = count()
 """For the names of rules: two conditions may be alike, but never share a rule."""
 NEWLINE: Final[Ranges] = ((10, 10),)
-STATE_BUDGET: Final = 5_000
-"""States of a pattern together with all that its conditions remember."""
+EDGE_STEPS: Final = 20
+"""Steps that each edge takes between states of a pattern and of what its conditions remember."""
 
-EDGE_BUDGET: Final = 150_000
-"""Edges between these states, times conditions of the pattern: to find that many takes 0.3 s."""
+CONDITION_STEPS: Final = 8
+"""Steps that each condition takes at each edge."""
+
 _ANY_TEXT: Final = star(one_of(ANY_CHARACTER))
 
 
@@ -109,7 +110,7 @@ def resolve(expr: Expr) -> Expr:
     """The same language of whole texts of code points, without assertions.
 
     Raises:
-        TooLarge: the automaton has too many nodes.
+        TooLarge: it takes too much work.
     """
     conditions = {condition.rule: condition for condition in conditions_in(expr)}
     if not conditions:
@@ -146,12 +147,11 @@ def resolve(expr: Expr) -> Expr:
                 finals.add(number[state])
         for read, target in moves:
             if target[2]:
+                charge(EDGE_STEPS + CONDITION_STEPS * len(conditions))
                 if target not in number:
                     number[target] = len(order)
                     order.append(target)
                 edges.append((number[state], read, number[target]))
-        if len(order) > STATE_BUDGET or len(edges) * len(conditions) > EDGE_BUDGET:
-            raise TooLarge(f"the conditions of the pattern need more than {STATE_BUDGET:,} states")
     graph = Graph(tuple(edges), 0, frozenset(finals)) if finals else NOTHING
     # Minimal at once: in UTF-8, every edge that is spared saves all bytes of a set.
     return Automaton.of(graph, CODE_POINTS).expr()

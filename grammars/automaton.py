@@ -15,11 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sortition.grammars import accelerate
-from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import NOTHING, Class, Expr, Graph, Ranges, merge
 from sortition.grammars.nfa import Nfa
-from sortition.grammars.partition import UnitClasses, coarsest_partition, distinct_columns
-from sortition.grammars.subsets import STATE_BUDGET, subsets
+from sortition.grammars.partition import UnitClasses, distinct_columns, joined_by_successors
+from sortition.grammars.subsets import subsets
+from sortition.grammars.work import charge
+
+AUTOMATON_STEPS: Final = 2_500
+"""Steps that each automaton takes, however small it is."""
+
+ROUND_STEPS: Final = 100
+"""Steps that each round of a product takes, whatever it finds."""
+
+PAIR_STEPS: Final = 6
+"""Steps that each pair of states takes in a product."""
+
+WALK_STEPS: Final = 25
+"""Steps that a state takes to be looked at once, with what leads to it and where it leads."""
+
+CELLS_PER_STEP: Final = 2
+"""Moves that are looked at in one step."""
 
 BYTES: Final = 0x100
 CODE_POINTS: Final = 0x110000
@@ -48,7 +63,7 @@ class Automaton:
         """The minimal automaton of an expression without calls.
 
         Raises:
-            TooLarge: more than `STATE_BUDGET` states or `WORK_BUDGET` steps.
+            TooLarge: it takes too much work.
             Invalid: the expression calls a rule.
         """
         nfa = Nfa({}, expr)
@@ -65,9 +80,10 @@ class Automaton:
         accepting: NDArray[np.bool_],
     ) -> Automaton:
         """Drop dead states, join equivalent states and classes, number the states breadth first."""
+        charge(AUTOMATON_STEPS + WALK_STEPS * len(move) + move.size // CELLS_PER_STEP)
         alive = _reaching(move, accepting)
         move = np.where(alive[move] & (move >= 0), move, -1)
-        labels = accelerate.best(coarsest_partition)(accepting.astype(np.int32), [move])
+        labels = joined_by_successors(accepting.astype(np.int32), [move])
         representatives = np.unique(labels, return_index=True)[1]
         kept = move[representatives]
         joined: NDArray[np.int64] = np.where(kept >= 0, labels[kept], -1)
@@ -130,6 +146,7 @@ class Automaton:
 
     def edges(self) -> Iterator[tuple[int, Ranges, int]]:
         """Every pair of joined states once, with all units that lead from one to the other."""
+        charge(len(self.move) * len(self.boundaries) // CELLS_PER_STEP)
         ends = np.append(self.boundaries[1:], self.size) - 1
         intervals: list[list[tuple[int, int]]] = [[] for _ in range(self.move.shape[1])]
         for first, last, unit_class in zip(
@@ -173,13 +190,12 @@ class Automaton:
         rows = []
         index = {0: 0}
         while len(frontier):
+            charge(ROUND_STEPS + len(frontier) * (PAIR_STEPS + len(unit_class) // CELLS_PER_STEP))
             targets = our_move[frontier // width].astype(np.int64) * width + their_move[frontier % width]
             rows.append(targets)
             fresh = [key for key in dict.fromkeys(targets.ravel().tolist()) if key not in index]
             for key in fresh:
                 index[key] = len(index)
-            if len(index) > 4 * STATE_BUDGET:
-                raise TooLarge(f"combining two languages needs more than {4 * STATE_BUDGET:,} states")
             frontier = np.array(fresh, dtype=np.int64)
         keys = np.array(list(index), dtype=np.int64)
         ordered = np.sort(keys)
@@ -188,12 +204,9 @@ class Automaton:
         accepting = accept(
             np.append(self.accepting, False)[keys // width], np.append(other.accepting, False)[keys % width]
         )
-        result = Automaton._minimal(
+        return Automaton._minimal(
             self.size, boundaries.astype(np.int32), unit_class.reshape(-1).astype(np.int32), move, accepting
         )
-        if len(result) > STATE_BUDGET:
-            raise TooLarge(f"combining two languages needs more than {STATE_BUDGET:,} states")
-        return result
 
 
 def _with_sink(move: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -6,21 +6,27 @@ For vocabularies that lack bytes, because what they strand depends on the count;
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
-from sortition.grammars.errors import TooLarge
 from sortition.grammars.machine import ENDLESS, Machine
-from sortition.grammars.subsets import RETURN_BUDGET, STATE_BUDGET, TOO_MANY_RETURNS, TOO_MANY_STATES
+from sortition.grammars.work import charge, metered
+
+EDGE_STEPS: Final = 2
+"""Steps that each move of a state with a count takes."""
 
 
 def expanded(machine: Machine) -> Machine:
     """The machine without tests that accepts the same texts.
 
     Raises:
-        TooLarge: more than `STATE_BUDGET` states or `RETURN_BUDGET` returns.
+        TooLarge: it takes too much work.
     """
-    return _Expansion(machine).result() if len(machine.step) else machine
+    if not len(machine.step):
+        return machine
+    with metered():
+        return _Expansion(machine).result()
 
 
 class _Expansion:
@@ -38,6 +44,7 @@ class _Expansion:
         columns = range(machine.move.shape[1])
         reached = [*self._states]
         for state, count in reached:
+            charge(EDGE_STEPS * len(columns))
             edges = [self._edge(state, count, column) for column in columns]
             moves.append([target for target, _ in edges])
             calls.append([site for _, site in edges])
@@ -76,15 +83,11 @@ class _Expansion:
         return self._state(target, 0), self._site(site, count)
 
     def _state(self, state: int, count: int) -> int:
-        number = self._states.setdefault((state, count), len(self._states))
-        if number >= STATE_BUDGET:
-            raise TooLarge(TOO_MANY_STATES)
-        return number
+        return self._states.setdefault((state, count), len(self._states))
 
     def _site(self, site: int, count: int) -> int:
         number = self._sites.setdefault((site, count), len(self._sites))
-        if len(self._sites) * len(self._machine.returns) > RETURN_BUDGET:
-            raise TooLarge(TOO_MANY_RETURNS)
+        charge(len(self._machine.returns))
         for state in self._machine.returns[:, site].tolist():
             if state >= 0:
                 self._state(state, count)

@@ -8,13 +8,13 @@ IRIs), RFC 6570 (URI templates), RFC 3339 appendix A (durations), RFC 6901 (JSON
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 from sortition.grammars.automaton import Automaton
 from sortition.grammars.characters import ANY_CHARACTER
 from sortition.grammars.expr import Expr, Graph, concat, literal, one_of, star
 from sortition.grammars.regex import parse
+from sortition.grammars.work import kept
 
 _YEAR: Final = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _FOURTH: Final = "(?:0[48]|[2468][048]|[13579][26])"
@@ -153,13 +153,13 @@ _NEVER: Final = {
 """Strings that no reader takes for one of the format, where readers do not agree on all others."""
 
 
-@cache
+@kept(len(FORMATS))
 def format_automaton(name: str) -> Automaton:
     """The strings of a format, as an automaton over code points."""
     return Automaton.of(_hostname() if name == "hostname" else parse(PATTERNS[name], "python"))
 
 
-@cache
+@kept(len(FORMATS))
 def others_automaton(name: str) -> Automaton | None:
     """Strings that are not of a format: all, or those on which there is no doubt; None if not known."""
     if name in _EXACT:

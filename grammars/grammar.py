@@ -16,6 +16,7 @@ from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Walk
 from sortition.grammars.table import Table, build_table
 from sortition.grammars.vocabulary import Vocabulary
+from sortition.grammars.work import Meter, metered
 
 TABLE_CACHE: Final = 1 << 27
 """Bytes of the tables kept for grammars of the same content: 128 MiB, some 300 tables of typical schemas."""
@@ -35,7 +36,7 @@ class Grammar:
         origins: where in a schema each rule comes from, a pointer and a keyword, for errors.
         content: stands for all that the language was made from, so that its tables can be shared; None if
             they are not.
-        effort: by how much the budgets for its machine are multiplied.
+        steps: that it has taken to make so far, as `work` counts them.
     """
 
     root: Expr
@@ -44,7 +45,7 @@ class Grammar:
     warnings: tuple[str, ...] = ()
     origins: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     content: bytes | None = None
-    effort: int = 1
+    steps: int = 0
 
     def __repr__(self) -> str:
         return f"Grammar({self.source})"
@@ -56,10 +57,11 @@ class Grammar:
         Raises:
             Unsatisfiable: the language is empty.
             Unsupported: the text does not show where a nested part begins or ends.
-            TooLarge: a budget was exceeded.
+            TooLarge: it takes too much work.
         """
         try:
-            return Machine.of(self.rules, self.root, self.effort)
+            with metered(self.steps):
+                return Machine.of(self.rules, self.root)
         except TooLarge as error:
             pointer, keyword = next(
                 (self.origins[rule] for rule in error.rules if rule in self.origins), (None, None)
@@ -96,12 +98,15 @@ class Grammar:
 
     def __and__(self, other: Grammar) -> Grammar:
         """The texts in both languages, which must not nest."""
-        both = self._automaton("&").intersect(other._automaton("&"))
-        return _from_automaton(both, f"{self.source} & {other.source}")
+        with metered(self.steps + other.steps) as meter:
+            both = self._automaton("&").intersect(other._automaton("&"))
+            return _from_automaton(both, f"{self.source} & {other.source}", meter)
 
     def __invert__(self) -> Grammar:
         """Every other text of valid UTF-8; the language must not nest."""
-        return _from_automaton(_any_text().difference(self._automaton("~")), f"~({self.source})")
+        with metered(self.steps) as meter:
+            others = _any_text().difference(self._automaton("~"))
+            return _from_automaton(others, f"~({self.source})", meter)
 
     def _join(self, other: Grammar, sign: str, combine: Callable[..., Expr]) -> Grammar:
         if not isinstance(other, Grammar):
@@ -122,7 +127,7 @@ class Grammar:
             f"{self.source} {sign} {other.source}",
             self.warnings + other.warnings,
             {**{names.get(name, name): origin for name, origin in other.origins.items()}, **self.origins},
-            effort=max(self.effort, other.effort),
+            steps=self.steps + other.steps,
         )
 
     def _automaton(self, sign: str) -> Automaton:
@@ -134,10 +139,10 @@ class Grammar:
         return Automaton.of(self.root, BYTES)
 
 
-def _from_automaton(automaton: Automaton, source: str) -> Grammar:
+def _from_automaton(automaton: Automaton, source: str, meter: Meter) -> Grammar:
     if automaton.is_empty:
         raise Unsatisfiable(f"no text satisfies {source}")
-    return Grammar(automaton.expr(), {}, source)
+    return Grammar(automaton.expr(), {}, source, steps=meter.steps)
 
 
 def _any_text() -> Automaton:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
 from sortition.grammars.characters import (
     ANY_CHARACTER,
     CACHED_SETS,
+    RANGE_STEPS,
     complement,
     escaped,
     intersection,
@@ -24,6 +24,7 @@ from sortition.grammars.characters import (
     utf8,
 )
 from sortition.grammars.expr import Call, Expr, Ranges, alternative, concat, literal, one_of
+from sortition.grammars.work import charge, kept
 
 QUOTE: Final = literal(b'"')
 
@@ -79,9 +80,10 @@ class Characters:
         return Spelling(concat(QUOTE, body, QUOTE), self.rules)
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def _with_calls(ranges: Ranges, canonical: bool) -> tuple[Expr, str | None, Expr]:
     """The plain bytes of a set, and the name and the body of the rule for its other spellings."""
+    charge(RANGE_STEPS * len(ranges))
     plain = one_of(intersection(ranges, PLAIN + _DELETE))
     body = alternative(utf8(intersection(ranges, _NON_ASCII)), escaped(ranges, canonical=canonical))
     if not (intersection(ranges, SPECIAL) or not canonical):

@@ -5,24 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Final, Self, TypeAlias
 
-from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, concat, literal
 from sortition.grammars.json_whitespace import Whitespace
 from sortition.grammars.schema_ways import Counted, Marks
-from sortition.grammars.subsets import RETURN_BUDGET
+from sortition.grammars.work import charge, expect, meter
 
-MEMBER_BUDGET: Final = 20_000
-"""Members that are told apart in one container (by place or by count)."""
-
-
-EDGE_BUDGET: Final = 100_000
-"""Edges of the graph of one container; that many take 0.2 s. Real schemas have up to 6,000."""
-
-SETS_BUDGET: Final = 250_000
-"""Ways on from all sets of declared members of one object that may come in any order: fourteen that must be
-there have 230,000, and 16,400 states, which take 2 s, or 0.5 s by compiled loops."""
+EDGE_STEPS: Final = 5
+"""Steps that each edge of the graph of a container takes."""
 
 
 Value: TypeAlias = Sequence[tuple[Expr, Marks]]
@@ -45,21 +37,18 @@ class Member:
 class _Edges:
     """A graph under construction, its nodes named by anything hashable."""
 
-    def __init__(self, budget: int = EDGE_BUDGET) -> None:
-        self._budget = budget
+    def __init__(self) -> None:
+        self._charge = meter().charge
         self.numbers: dict[object, int] = {}
         self.edges: list[tuple[int, Expr, int]] = []
 
     def add(self, source: object, expr: Expr, target: object) -> None:
         if expr is NOTHING:
             return
-        if len(self.edges) >= self._budget:
-            raise TooLarge(f"a container has more than {self._budget:,} ways to go on")
+        self._charge(EDGE_STEPS)
         self.edges.append((self._number(source), expr, self._number(target)))
 
     def _number(self, name: object) -> int:
-        if len(self.numbers) > 2 * MEMBER_BUDGET:
-            raise TooLarge(f"a container has more than {MEMBER_BUDGET:,} members to tell apart")
         return self.numbers.setdefault(name, len(self.numbers))
 
     def graph(self, start: object, end: object) -> Graph:
@@ -85,7 +74,6 @@ def object_of(
     The node ("member", i, n, m) stands before a member when i declared members are past, n members are
     written and m is fulfilled; ("after", i, n, m) stands after one. n stays 0 where counts decide nothing.
     """
-    _check_size(members)
     counting = _Counting.of(members, bool(others), low, high)
     last_required = max((i + 1 for i, member in enumerate(members) if member.required), default=0)
     comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
@@ -93,6 +81,7 @@ def object_of(
     bodies, other = _bodies(members, others, whitespace)
     every = (1 << wishes) - 1
     edges = _Edges()
+    expect(EDGE_STEPS * counting.top, "to count members")
     for count, done in product(range(counting.top + 1), _reached([*bodies, other])):
         full, following = counting.is_full(count), counting.after(count)
         for place in range(len(members) + 1):
@@ -134,9 +123,8 @@ def unordered_object_of(
     follows are a rule of their own, given by `called`, which all sets share.
 
     Raises:
-        TooLarge: there are more than `SETS_BUDGET` ways on from all sets.
+        TooLarge: it takes too much work.
     """
-    _check_size(members)
     counting = _Counting.of(members, bool(others), low, high)
     bits = _bits(members, counting.matters)
     groups: dict[tuple[int, Marks], list[tuple[Expr, Expr]]] = {}
@@ -150,13 +138,12 @@ def unordered_object_of(
     reached = _reached([[marks for _, marks in groups]])
     told_apart = max(bits, default=0).bit_length()
     ways = (len(groups) * len(reached) * (counting.top + 1)) << told_apart
-    if ways > SETS_BUDGET:
-        raise TooLarge(f"{told_apart} keys in any order have more than {SETS_BUDGET:,} ways to go on")
+    expect(EDGE_STEPS * ways // 2, f"an object of {told_apart} keys in any order")
     once = sum(bits) if counting.matters else sum({bit for bit, marks in groups if marks != Marks()})
     needed = sum(bit for bit, member in zip(bits, members, strict=True) if member.required)
     close = concat(whitespace.before_close, literal(b"}"))
     every = (1 << wishes) - 1
-    edges = _Edges(2 * SETS_BUDGET)
+    edges = _Edges()
     bodies = {group: _pairs(pairs, whitespace) for group, pairs in groups.items()}
     following = {
         group: concat(
@@ -186,12 +173,6 @@ def _pairs(pairs: Iterable[tuple[Expr, Expr]], whitespace: Whitespace) -> Expr:
     """Any one of these keys with its value."""
     colon = concat(whitespace.before_colon, literal(b":"), whitespace.after_colon)
     return alternative(*(concat(key, colon, value) for key, value in pairs))
-
-
-def _check_size(members: Sequence[Member]) -> None:
-    # Each key has an ending and each place a site, whatever else there is.
-    if len(members) ** 2 > RETURN_BUDGET:
-        raise TooLarge(f"an object has {len(members):,} declared keys")
 
 
 def _bits(members: Sequence[Member], all_of_them: bool) -> list[int]:
@@ -263,6 +244,7 @@ def _reached(steps: Iterable[Iterable[Marks]]) -> list[Marks]:
     marks = {mark for step in steps for mark in step}
     reached = [Marks()]
     for done in reached:
+        charge(EDGE_STEPS * len(marks) + len(reached))
         reached.extend({done.then(each) for each in marks}.difference(reached))
     return reached
 
@@ -295,6 +277,7 @@ def array_of(
     comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
     close = concat(whitespace.before_close, literal(b"]"))
     edges = _Edges()
+    expect(EDGE_STEPS * prod(top + 1 for top in tops) * longest, "to count items")
     for counts in product(*(range(top + 1) for top in tops)):
         for index in range(longest + endless):
             after = min(index + 1, longest)

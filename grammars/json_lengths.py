@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 
 from sortition.grammars.automaton import Automaton
 from sortition.grammars.expr import Expr, Graph, Ranges, counted
+from sortition.grammars.work import charge
 
 UNROLLED: Final = 32
 """States of an automaton that counts by its states up to which it is left to do so: it needs no tests."""
+
+LEVEL_STEPS: Final = 30
+"""Steps that each length takes that is looked at."""
+
+MOVES_PER_STEP: Final = 64
+"""Moves that are looked at in one step, for one length."""
 
 LEVELS: Final = 2_000
 """Lengths that are looked at one by one to find out which a state can be completed with."""
@@ -95,6 +102,7 @@ def _completions(automaton: Automaton) -> tuple[list[int], list[int | None], int
     while level.tobytes() not in seen:
         if len(levels) == LEVELS:
             return None
+        charge(LEVEL_STEPS + automaton.move.size // MOVES_PER_STEP)
         seen[level.tobytes()] = len(levels)
         levels.append(level)
         level = np.asarray(np.any(np.append(level, False)[automaton.move], axis=1), np.bool_)

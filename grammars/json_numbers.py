@@ -8,12 +8,11 @@ numbers). Every member has a spelling. Without any condition the whole syntax of
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import lru_cache
+from itertools import count
 from math import ceil, floor
 from typing import Final, TypeAlias
 
 from sortition.grammars.automaton import BYTES, Automaton
-from sortition.grammars.errors import Unsupported
 from sortition.grammars.expr import (
     EMPTY,
     NOTHING,
@@ -28,6 +27,7 @@ from sortition.grammars.expr import (
     star,
 )
 from sortition.grammars.schema_facts import Numbers
+from sortition.grammars.work import charge, kept
 
 Bound: TypeAlias = tuple[Fraction, bool]
 """A bound, and whether it is exclusive."""
@@ -37,8 +37,11 @@ UpperBound: TypeAlias = tuple[Fraction | None, bool]
 CACHED_SETS: Final = 1024
 """Number sets whose expression is kept; one takes 2 KiB in the mean."""
 
-REMAINDER_BUDGET: Final = 4_000
-"""States that `multipleOf` may need: one for each remainder and decimal place."""
+PLACE_STEPS: Final = 3
+"""Steps that each decimal place of a number takes."""
+
+DIGIT_STEPS: Final = 10
+"""Steps that each digit takes after which a number may be another one."""
 
 
 def _digits(low: int, high: int) -> Expr:
@@ -63,12 +66,12 @@ NUMBER: Final = concat(INTEGER, optional(_FRACTION), optional(_ANY_EXPONENT))
 """Every number of RFC 8259."""
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def number(numbers: Numbers) -> Expr:
     """The spellings of the numbers of a set.
 
     Raises:
-        Unsupported, TooLarge: `divisors` that need too many states.
+        TooLarge: it takes too much work.
     """
     if numbers == Numbers():
         return NUMBER
@@ -223,6 +226,7 @@ def _compared(length: int, low: Bound | None, high: Bound | None, integral: bool
         key = waiting.pop()
         place, pointed, is_low, is_high = key
         source = numbers[key]
+        charge(DIGIT_STEPS * 10)
         if place >= length and (place > length or not pointed):
             low_left, high_left = low_digits[place:].strip("0"), high_digits[place:].strip("0")
             above = not is_low or (not low_left and low is not None and not low[1])
@@ -250,8 +254,7 @@ def _multiples(divisor: Fraction) -> Expr:
     """
     places = len(_decimal(divisor)[1])
     modulus = int(divisor * 10**places)
-    if modulus * (places + 3) > REMAINDER_BUDGET:
-        raise Unsupported(f"multiples of {float(divisor):g} need more than {REMAINDER_BUDGET:,} states")
+    charge(DIGIT_STEPS * modulus * (places + 3) * 10)
     edges: list[tuple[int, Expr, int]] = []
     finals = set()
     leading_zero, start = 0, 1
@@ -283,9 +286,8 @@ def _multiples(divisor: Fraction) -> Expr:
 
 def _decimal(value: Fraction) -> tuple[str, str]:
     """The digits before and after the point of a finite decimal that is not negative."""
-    places = 0
-    while (value * 10**places).denominator != 1:
-        places += 1
+    places = next(places for places in count() if 10**places % value.denominator == 0)
+    charge(PLACE_STEPS * (1 + places))
     digits = str(int(value * 10**places)).rjust(places + 1, "0")
     return digits[: len(digits) - places], digits[len(digits) - places :]
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from sortition.grammars.automaton import Automaton
@@ -34,8 +34,9 @@ from sortition.grammars.json_strings import (
     word,
 )
 from sortition.grammars.json_whitespace import ALL_DEPTHS, CACHED_POLICIES, INDENTS, Policy, Whitespace
+from sortition.grammars.nfa import NODE_STEPS
 from sortition.grammars.schema_assertions import terms
-from sortition.grammars.schema_document import Document
+from sortition.grammars.schema_document import Document, checked_keys
 from sortition.grammars.schema_facts import (
     Arrays,
     Facts,
@@ -45,30 +46,20 @@ from sortition.grammars.schema_facts import (
     Strings,
     Terms,
 )
-from sortition.grammars.schema_keys import PRODUCT_STEPS, classes, declared, is_key, keys_of, terms_of
+from sortition.grammars.schema_keys import classes, declared, is_key, keys_of, terms_of
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_origin import Kind, Origin
 from sortition.grammars.schema_ways import DIFFERENT, Counted, Marks, item_ways, member_ways, values_of
-from sortition.grammars.subsets import STATE_BUDGET
+from sortition.grammars.work import charge, expect, kept, meter, metered
 
-RULE_BUDGET: Final = 30_000
-"""Rules of one grammar; making that many takes about 1 s."""
+RULE_STEPS: Final = 150
+"""Steps that each rule takes."""
 
-EFFORT: Final = 3
-"""By how much the budgets for machines are multiplied where keys come in any order: of 209 instances of real
-schemas that ask for it, all but 8 are then read, and to refuse a schema takes up to 2 s."""
-
-OBJECT_STEPS: Final = 16
-"""Steps of `Logic.spend` that an object takes: about half a millisecond with all that is in it."""
-
-EDGES_PER_STEP: Final = 16
-"""Edges of the graphs of containers that are made in one step of `Logic.spend`."""
+OBJECT_STEPS: Final = 1_200
+"""Steps that each object takes, with all that is in it."""
 
 FEW: Final = 4
 """Sets of strings at one place up to which each has a rule of its own; more become one automaton."""
-
-MANY: Final = 64
-"""Sets of strings at one place, at most: with patterns, each takes about 10 ms."""
 
 LARGE: Final = 14_000
 """Spaces of indentation at all places together from which on line breaks become calls, too.
@@ -130,29 +121,31 @@ def json_schema(
         Invalid: not a JSON Schema.
         Unsupported: a keyword that cannot be enforced exactly.
         Unsatisfiable: no value is valid.
-        TooLarge: a budget was exceeded.
+        TooLarge: it takes too much work.
     """
     if formats not in ("assert", "annotate"):
         raise Invalid(f"formats must be 'assert' or 'annotate', not {formats!r}")
-    policy = Policy(whitespace)
-    try:
-        contents = _contents(schema)
-    except RecursionError:
-        raise TooLarge(TOO_DEEP, pointer="") from None
-    content = content_digest("json_schema", contents, whitespace, formats, any_order)
+    with metered(), _at(Origin("", None)):
+        policy = Policy(whitespace)
+        try:
+            contents = _contents(schema)
+        except RecursionError:
+            raise TooLarge(TOO_DEEP, pointer="") from None
+        keys = checked_keys(contents)
+        content = content_digest("json_schema", contents, whitespace, formats, any_order)
 
-    def lowered() -> Grammar:
-        return _lowered(contents, policy, formats == "assert", any_order, content)
+        def lowered() -> Grammar:
+            return _lowered(Document(contents, keys), policy, formats == "assert", any_order, content)
 
-    # A copy: machines are kept by those who asked for them, not by the cache.
-    return replace(lowered() if content is None else _LOWERED.find(content, lowered), source=_source(schema))
+        # A copy: machines are kept by those who asked for them, not by the cache.
+        grammar = lowered() if content is None else _LOWERED.find(content, lowered)
+        return replace(grammar, source=_source(schema))
 
 
 def _lowered(
-    contents: Any, policy: Policy, assert_formats: bool, any_order: bool, content: bytes | None
+    document: Document, policy: Policy, assert_formats: bool, any_order: bool, content: bytes | None
 ) -> Grammar:
     try:
-        document = Document(contents)
         lowering = _Lowering(Logic(document, assert_formats), policy, any_order)
         root, rules = lowering.lower(terms(document.root))
     except RecursionError:
@@ -164,7 +157,7 @@ def _lowered(
         document.warnings,
         {name: (origin.pointer, origin.keyword) for name, origin in lowering.origins.items()},
         content,
-        EFFORT if any_order else 1,
+        meter().steps,
     )
 
 
@@ -259,9 +252,10 @@ class _Lowering:
         names = self.value(root)
         while self._waiting:
             name, part, origin = self._waiting.pop()
-            self.plans[name] = (
-                self._object(part, origin) if isinstance(part, Objects) else self._array(part, origin)
-            )
+            with _at(origin):
+                self.plans[name] = (
+                    self._object(part, origin) if isinstance(part, Objects) else self._array(part, origin)
+                )
         if not self.logic.possible(root):
             raise self._unsatisfiable(root)
         depths = self._depths(names)
@@ -291,7 +285,8 @@ class _Lowering:
                 strings = [part for part in kept if isinstance(part, Strings) and part.values is None]
                 if len(strings) > FEW:
                     kept = [part for part in kept if part not in strings]
-                names = tuple(dict.fromkeys(self._name(part, terms) for part in kept))
+                with _placed(terms, None):
+                    names = tuple(dict.fromkeys(self._name(part, terms) for part in kept))
                 if len(strings) > FEW:
                     names += self._any_of(strings, terms)
             else:
@@ -303,13 +298,10 @@ class _Lowering:
     def _any_of(self, sets: Sequence[Strings], terms: Terms) -> Names:
         """The names of rules for many sets of strings: one for each pair of lengths that is counted."""
         origin = Origin.of(terms, "string")
-        if len(sets) > MANY:
-            raise origin.error(TooLarge, f"the choices leave more than {MANY} different sets of strings")
         names = []
         with _placed(terms):
-            self.logic.spend(PRODUCT_STEPS * sum(1 + strings.conditions for strings in sets))
             for low, high, automaton in languages_of_any(sets):
-                self._count(len(automaton), terms)
+                self._count(len(automaton))
                 name = self._fresh(f"string {origin.pointer or '/'}")
                 self.origins[name] = origin
                 self._string_rule(name, terms, partial(of_lengths, automaton, low, high))
@@ -339,8 +331,7 @@ class _Lowering:
                     self.rules[name] = number(part)
             elif isinstance(part, Strings):
                 with _placed(terms):
-                    self.logic.spend(PRODUCT_STEPS * part.conditions)
-                    self._count(positions(part), terms)
+                    self._count(positions(part))
                 self._string_rule(name, terms, partial(string, part))
             else:
                 self._waiting.append((name, part, origin))
@@ -348,12 +339,10 @@ class _Lowering:
         self._names[part] = name
         return name
 
-    def _count(self, places: int, terms: Terms) -> None:
-        """Take note of how many places there are in a string."""
+    def _count(self, places: int) -> None:
+        """Take note of how many places there are in a string, each of which needs a node."""
         self._positions += places
-        if self._positions > STATE_BUDGET:
-            reason = f"the strings up to here have more than {STATE_BUDGET:,} places to tell apart"
-            raise Origin.of(terms, "string").error(TooLarge, reason, "lower the lengths")
+        expect(NODE_STEPS * self._positions, "to count characters")
 
     def _string_rule(self, name: str, terms: Terms, spell: Callable[[bool], Spelling]) -> None:
         """Put off a rule for strings until it is known how all strings are to be spelled."""
@@ -361,14 +350,12 @@ class _Lowering:
         self._strings[name] = (terms, spell)
 
     def _fresh(self, name: str) -> str:
-        if len(self.rules) > RULE_BUDGET:
-            raise TooLarge(f"the schema needs more than {RULE_BUDGET:,} rules", pointer="")
+        charge(RULE_STEPS)
         return name if name not in self.rules else f"{name} ({len(self.rules)})"
 
     def _object(self, objects: Objects, origin: Origin) -> _ObjectPlan:
         cases, having = self.logic.cases, objects.having
-        with _at(origin):
-            self.logic.spend(OBJECT_STEPS + len(objects.required))
+        charge(OBJECT_STEPS)
         names, required = declared(objects), frozenset(objects.required)
         members = []
         for key in names:
@@ -382,9 +369,7 @@ class _Lowering:
                 self._string_rule(rule, (), partial(word, key))
                 members.append((rule, value, key in required))
         others = []
-        with _at(origin):
-            key_classes = classes(objects, frozenset(names), cases, self.logic.spend)
-        for keys in key_classes:
+        for keys in classes(objects, frozenset(names), cases):
             value = self._member(keys.value, having, keys.met, True)
             if value:
                 rule = self._other_key(frozenset(names), keys.automaton, objects.names)
@@ -418,7 +403,7 @@ class _Lowering:
             keys = any_string().difference(finite(names))
         if name_terms:
             with _placed(name_terms):
-                keys = keys.intersect(keys_of(name_terms, self.logic.cases, self.logic.spend))
+                keys = keys.intersect(keys_of(name_terms, self.logic.cases))
         rule = self._fresh("a key of a pattern")
         self._string_rule(rule, name_terms, partial(of_language, keys, True))
         return rule
@@ -491,9 +476,7 @@ class _Lowering:
 
     def _container(self, plan: _ObjectPlan | _ArrayPlan, whitespace: Whitespace) -> Expr:
         with _at(plan.origin):
-            graph = self._graph(plan, whitespace)
-            self.logic.spend(len(graph.edges) // EDGES_PER_STEP)
-            return graph
+            return self._graph(plan, whitespace)
 
     def _graph(self, plan: _ObjectPlan | _ArrayPlan, whitespace: Whitespace) -> Graph:
         if isinstance(plan, _ObjectPlan):
@@ -539,7 +522,7 @@ def _parts(facts: Facts) -> Iterator[Part]:
 
 
 @contextmanager
-def _placed(terms: Terms, kind: Kind = "string") -> Iterator[None]:
+def _placed(terms: Terms, kind: Kind | None = "string") -> Iterator[None]:
     """An error without a place is given that of the terms."""
     try:
         yield
@@ -562,7 +545,7 @@ def _at(origin: Origin) -> Iterator[None]:
         raise origin.error(TooLarge, error.reason, error.hint) from None
 
 
-@lru_cache(maxsize=CACHED_POLICIES)
+@kept(CACHED_POLICIES)
 def _free_rules(policy: Policy, called: bool, any_order: bool) -> Mapping[str, Expr]:
     """The rules for any JSON value, made once for all schemas."""
     value = alternative(*(Call(name) for name in _ANY_VALUE))

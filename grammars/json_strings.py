@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Final, TypeAlias
 
 from sortition.grammars.automaton import Automaton
@@ -34,15 +34,13 @@ from sortition.grammars.json_characters import PLAIN, QUOTE, SPECIAL, Characters
 from sortition.grammars.json_lengths import Lengths
 from sortition.grammars.regex import parse
 from sortition.grammars.schema_facts import Source, Strings
+from sortition.grammars.work import charge, kept
 
 CACHED_SETS: Final = 512
 """String sets, patterns and key sets that are kept; one takes 20 KiB in the mean."""
 
-COUNT_BUDGET: Final = 20_000
-"""States for a pattern together with a length, at most one for each pair; that many take about 0.5 s."""
-
-WORDS_BUDGET: Final = 300_000
-"""Characters in one `enum` or one list of properties."""
+CHARACTER_STEPS: Final = 8
+"""Steps that each character of a word takes."""
 
 _Named: TypeAlias = tuple[tuple[str, bool], ...]
 
@@ -130,7 +128,7 @@ def pattern(source: Source) -> Automaton:
         raise source.schema.error(type(error), "pattern", error.reason, error.hint) from None
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def word(text: str, called: bool) -> Spelling:
     """One string, in canonical spelling."""
     characters = Characters(True, called)
@@ -153,7 +151,7 @@ def words(texts: Iterable[str], called: bool) -> Spelling:
     return characters.quoted(Graph(tuple(edges), 0, frozenset({end})))
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def other_words(texts: frozenset[str], called: bool) -> Spelling:
     """Every string but these, in canonical spelling.
 
@@ -201,7 +199,7 @@ def finite(texts: Iterable[str]) -> Automaton:
     return _finite(tuple(texts))
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def _string(strings: Strings, patterns: _Named, formats: _Named, called: bool) -> Spelling:
     if strings.values is not None:
         return words(_kept(strings, patterns, formats), called)
@@ -239,21 +237,21 @@ def _kept(strings: Strings, patterns: _Named, formats: _Named) -> list[str]:
     ]
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def _language(
     patterns: _Named, formats: _Named, excluded: frozenset[str], low: int, high: int | None
 ) -> Automaton:
     return _of_lengths(_conditions(patterns, formats, excluded), low, high)
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def _counts(
     patterns: _Named, formats: _Named, excluded: frozenset[str], low: int, high: int | None
 ) -> Lengths | None:
     return Lengths.of(_conditions(patterns, formats, excluded), low, high)
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def _conditions(patterns: _Named, formats: _Named, excluded: frozenset[str]) -> Automaton:
     """The strings that fulfil all patterns and formats."""
     automaton = any_string()
@@ -270,8 +268,6 @@ def _of_lengths(automaton: Automaton, low: int, high: int | None) -> Automaton:
     shortest, longest = _lengths(automaton)
     if shortest >= low and (high is None or (longest is not None and longest <= high)):
         return automaton
-    if len(automaton) * max(low, high or 0) > COUNT_BUDGET:
-        raise TooLarge(f"the pattern and the length together need more than {COUNT_BUDGET:,} states")
     return automaton.intersect(Automaton.of(repeat(one_of(ANY_CHARACTER), low, high)))
 
 
@@ -296,7 +292,7 @@ def _lengths(automaton: Automaton) -> tuple[int, int | None]:
     return shortest, max(longest.values()) if len(ordered) == len(followers) else None
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def _pattern(text: str) -> Automaton:
     return any_string().intersect(Automaton.of(parse(text, "ecma")))
 
@@ -312,20 +308,19 @@ def _format(name: str, wanted: bool) -> Automaton:
     return others
 
 
-@lru_cache(maxsize=1)
+@kept(1)
 def any_string() -> Automaton:
     return Automaton.of(star(one_of(ANY_CHARACTER)))
 
 
-@lru_cache(maxsize=CACHED_SETS)
+@kept(CACHED_SETS)
 def _finite(texts: tuple[str, ...]) -> Automaton:
     return Automaton.of(alternative(*(literal(tuple(map(ord, text))) for text in texts)))
 
 
 def _tree(texts: list[str]) -> list[tuple[dict[str, int], bool]]:
     """The tree of all prefixes: for each node its children by character, and whether a text ends there."""
-    if sum(map(len, texts)) > WORDS_BUDGET:
-        raise TooLarge(f"the words of one set have more than {WORDS_BUDGET:,} characters")
+    charge(CHARACTER_STEPS * sum(map(len, texts)))
     children: list[dict[str, int]] = [{}]
     ends = set()
     for text in texts:

@@ -27,6 +27,7 @@ from sortition.grammars.expr import (
     star,
 )
 from sortition.grammars.regex import parse
+from sortition.grammars.work import kept
 
 DEEPEST_INDENT: Final = 16
 """Levels down to which lines may be broken; at most 64 spaces."""
@@ -137,7 +138,7 @@ def _lines(depths: int) -> Expr:
     return concat(literal(b"\n" + b" " * counts[0]), more)
 
 
-@lru_cache(maxsize=CACHED_POLICIES)
+@kept(CACHED_POLICIES)
 def _everywhere(name: str) -> Expr | None:
     if name == "default":
         return None

@@ -29,7 +29,7 @@ from sortition.grammars.automaton import BYTES
 from sortition.grammars.errors import Unsatisfiable, Unsupported
 from sortition.grammars.expr import Expr
 from sortition.grammars.nfa import ROOT_RULE, Nfa
-from sortition.grammars.partition import UnitClasses, coarsest_partition, distinct_columns
+from sortition.grammars.partition import UnitClasses, distinct_columns, joined_by_successors
 from sortition.grammars.subsets import Subsets, subsets
 
 Ints = NDArray[np.int32]
@@ -73,19 +73,20 @@ class Machine:
     depth: int | None
 
     @staticmethod
-    def of(rules: Mapping[str, Expr], root: Expr, effort: int = 1) -> Machine:
-        """The machine of a root expression over bytes and the rules that it calls; `effort` as in `Nfa`.
+    def of(rules: Mapping[str, Expr], root: Expr) -> Machine:
+        """The machine of a root expression over bytes and the rules that it calls.
 
         Raises:
             Unsatisfiable: the language is empty.
             Unsupported: the text does not show where a called word begins or ends.
-            TooLarge: more than `STATE_BUDGET` states, `RETURN_BUDGET` returns or `WORK_BUDGET` steps.
+            TooLarge: it takes too much work.
         """
-        nfa = Nfa(rules, root, effort)
-        if not nfa.closure(nfa.start[ROOT_RULE]):
+        nfa = Nfa(rules, root)
+        if not nfa.productive[nfa.start[ROOT_RULE]]:
             raise Unsatisfiable("no text satisfies this grammar")
-        classes = UnitClasses(nfa.sets, BYTES)
-        return _joined(accelerate.best(subsets)(nfa, classes), classes)
+        with nfa.blaming():
+            classes = UnitClasses(nfa.sets, BYTES)
+            return _joined(accelerate.best(subsets)(nfa, classes), classes)
 
     def __len__(self) -> int:
         """The number of states."""
@@ -107,7 +108,7 @@ class Machine:
 def _joined(found: Subsets, classes: UnitClasses) -> Machine:
     """Join equivalent states, call sites and classes; states keep the order in which they were found."""
     states = len(found.move)
-    labels = accelerate.best(coarsest_partition)(*successors_of(found)).astype(np.int32)
+    labels = joined_by_successors(*successors_of(found)).astype(np.int32)
     # Labels count from the start state, which is therefore 0, and those of sites come after all states.
     representatives = _first_of_each(labels[:states])
     site_labels = labels[states:] - np.int32(len(representatives))

@@ -18,21 +18,18 @@ from numpy.typing import NDArray
 
 from sortition.grammars import machine, partition
 from sortition.grammars import subsets as definition
-from sortition.grammars.nfa import ARC, CALL, CLOSURE_BUDGET, FORK, ROOT_RULE, TOO_MANY_CLOSURES, Nfa
+from sortition.grammars.nfa import ARC, CALL, FORK, PASSED_PER_STEP, ROOT_RULE, Nfa
 from sortition.grammars.partition import UnitClasses
 from sortition.grammars.subsets import (
-    RETURN_BUDGET,
+    CELLS_PER_STEP,
+    MOVES_PER_STEP,
     RETURN_STEPS,
-    STATE_BUDGET,
     STATE_STEPS,
-    TOO_MANY_RETURNS,
-    TOO_MANY_STATES,
-    TOO_MUCH_WORK,
-    WORK_BUDGET,
     Subsets,
     ambiguous_begin,
     no_first_unit,
 )
+from sortition.grammars.work import meter
 
 _FIRST: Final = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR: Final = np.uint64(0x9FB21C651E98DF25)
@@ -41,21 +38,18 @@ _SHIFT: Final = np.uint64(28)
 # What a tally counts.
 _STATUS: Final = 0
 _DETAIL: Final = 1
-_WORK: Final = 2
-_CLOSED: Final = 3
+_STEPS: Final = 2
+_LEFT: Final = 3
 _USED: Final = 4
 _MARK: Final = 5
 _ENTERED: Final = 6
 
 # What its status says.
 _FINE: Final = 0
-_STATES: Final = 1
-_WORKED: Final = 2
-_CLOSURES: Final = 3
-_RETURNS: Final = 4
-_BEGIN: Final = 5
-_NO_FIRST: Final = 6
-_ROOM: Final = 7
+_TOO_LARGE: Final = 1
+_BEGIN: Final = 2
+_NO_FIRST: Final = 3
+_ROOM: Final = 4
 
 _UNKNOWN: Final = -2
 """A state not looked for yet."""
@@ -69,10 +63,10 @@ def _fail(tally: Any, status: int, detail: int) -> None:
 
 
 @numba.njit(nogil=True)
-def _spend(tally: Any, work: int) -> None:
-    tally[_WORK] += work
-    if tally[_WORK] > WORK_BUDGET:
-        _fail(tally, _WORKED, 0)
+def _spend(tally: Any, steps: int) -> None:
+    tally[_STEPS] += steps
+    if tally[_STEPS] > tally[_LEFT]:
+        _fail(tally, _TOO_LARGE, 0)
 
 
 @numba.njit(nogil=True)
@@ -157,9 +151,7 @@ def _close(graph: Any, closures: Any, node: int, found: Any) -> None:
                         found[count] = target
                         count += 1
         found[:count].sort()
-        tally[_CLOSED] += count + forks
-        if tally[_CLOSED] > CLOSURE_BUDGET:
-            _fail(tally, _CLOSURES, 0)
+        _spend(tally, (count + forks) // PASSED_PER_STEP)
     used = tally[_USED]
     if used + count > len(data):
         _fail(tally, _ROOM, 0)
@@ -200,10 +192,7 @@ def _state(states: Any, found: Any, count: int, tally: Any) -> Any:
     """The number of the state of some nodes, -1 for none."""
     if count == 0:
         return np.int64(-1)
-    number = _numbered(states, found, count, tally)
-    if number >= STATE_BUDGET:
-        _fail(tally, _STATES, 0)
-    return number
+    return _numbered(states, found, count, tally)
 
 
 @numba.njit(nogil=True)
@@ -409,7 +398,7 @@ def _return(
 @numba.njit(cache=True, nogil=True)
 def _construct(
     kind: Any, label: Any, following: Any, fork_start: Any, fork_target: Any, productive: Any,
-    rule_start: Any, set_start: Any, set_class: Any, classes: int, room: int, effort: int,
+    rule_start: Any, set_start: Any, set_class: Any, classes: int, room: int, left: int,
 ) -> Any:  # fmt: skip
     """`_Construction.result`: the tally, move, call, ending, returns and accepting.
 
@@ -420,9 +409,7 @@ def _construct(
     graph = (kind, label, following, fork_start, fork_target, productive)
     sets = (set_start, set_class)
     tally = np.zeros(7, np.int64)
-    # What may be spent beyond the budgets for an effort of 1 is as good as not spent yet.
-    tally[_WORK] = -(effort - 1) * WORK_BUDGET
-    tally[_CLOSED] = -(effort - 1) * CLOSURE_BUDGET
+    tally[_LEFT] = left
     closures = (
         np.empty(4 * room + size, np.int32),
         np.full(size, -1, np.int64),
@@ -463,7 +450,7 @@ def _construct(
         accepting[state] = False
         move[state] = -1
         call[state] = -1
-        _spend(tally, STATE_STEPS + last - first)
+        _spend(tally, STATE_STEPS + classes // CELLS_PER_STEP + last - first)
         n_arcs = n_calls = n_ended = 0
         for place in range(first, last):
             node = states[0][place]
@@ -493,6 +480,7 @@ def _construct(
                 break
             move[state] = entered[3][number]
         _by_class(graph, sets, arcs, n_arcs, start, targets, tally)
+        _spend(tally, start[classes] // MOVES_PER_STEP)
         for unit_class in range(classes):
             first, last = start[unit_class], start[unit_class + 1]
             if first == last:
@@ -529,9 +517,7 @@ def _construct(
             before = sites[4][0]
             site = _numbered(sites, calls, n_calls, tally)
             if sites[4][0] > before:
-                if sites[4][0] * endings[4][0] > effort * RETURN_BUDGET:
-                    _fail(tally, _RETURNS, 0)
-                    break
+                _spend(tally, endings[4][0] // CELLS_PER_STEP)
                 for index in range(n_rules):
                     _listed(calling, rules[index], site, tally)
                 for index in range(_gathered(ending_with, rules, n_rules, gathered)):
@@ -539,9 +525,12 @@ def _construct(
                         graph, closures, states, sites, endings, returns, gathered[index], site, is_ended,
                         key, found,
                     )  # fmt: skip
+            moves = 0
             for unit_class in range(classes):
                 if entered[1][number, unit_class + 1] > entered[1][number, unit_class]:
                     call[state, unit_class] = site
+                    moves += 1
+            _spend(tally, moves // MOVES_PER_STEP)
         if n_ended:
             count = n_ended + 1
             ended[n_ended] = -1
@@ -554,9 +543,7 @@ def _construct(
             ending = _numbered(endings, key, count, tally)
             ending_of_state[state] = ending
             if endings[4][0] > before:
-                if sites[4][0] * endings[4][0] > effort * RETURN_BUDGET:
-                    _fail(tally, _RETURNS, 0)
-                    break
+                _spend(tally, sites[4][0] // CELLS_PER_STEP)
                 for index in range(n_ended):
                     _listed(ending_with, ended[index], ending, tally)
                 for index in range(_gathered(calling, ended, n_ended, gathered)):
@@ -601,27 +588,18 @@ def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
     # There are about as many states as nodes; where there are more, beginning again costs less than arrays
     # that grow.
     room = max(256, len(nfa.kind))
-    tally, *found = _construct(*arrays, room, nfa.effort)
+    tally, *found = _construct(*arrays, room, meter().left)
     while tally[_STATUS] == _ROOM:
         room *= 4
-        tally, *found = _construct(*arrays, room, nfa.effort)
-    status, detail = tally[:2].tolist()
+        tally, *found = _construct(*arrays, room, meter().left)
+    status, detail, steps = tally[:3].tolist()
+    meter().charge(steps)
     if status == _BEGIN:
         raise ambiguous_begin()
     if status == _NO_FIRST:
         raise no_first_unit(nfa.rules[detail])
-    if status != _FINE:
-        raise nfa.too_large(_TOO_LARGE[status])
     move, call, ending, returns, accepting = found
     return Subsets(move, call, ending, returns, accepting, np.full(len(move), -1, np.int32), ())
-
-
-_TOO_LARGE: Final = {
-    _STATES: TOO_MANY_STATES,
-    _WORKED: TOO_MUCH_WORK,
-    _CLOSURES: TOO_MANY_CLOSURES,
-    _RETURNS: TOO_MANY_RETURNS,
-}
 
 
 def _ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

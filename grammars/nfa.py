@@ -7,7 +7,8 @@ construction is Thompson's (CACM 11(6), 1968) with hash-consing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -29,16 +30,16 @@ from sortition.grammars.expr import (
     Ranges,
     Repeat,
 )
+from sortition.grammars.work import meter
 
-NODE_BUDGET: Final = 120_000
-"""Nodes of one automaton; building this many takes 0.3 s, and real schemas have up to 72,000."""
+NODE_STEPS: Final = 5
+"""Steps that a node takes, with all that is found out about it."""
 
-CLOSURE_BUDGET: Final = 1_000_000
-"""Nodes and forks that are passed to find all closures, in 0.3 s. For n optional keys n * n * 2 are."""
+TARGETS_PER_STEP: Final = 2
+"""Targets of forks that are found out about in one step."""
 
-TOO_MANY_CLOSURES: Final = "the grammar has too many parts that may all come next"
-
-TOO_MANY_NODES: Final = f"the grammar needs more than {NODE_BUDGET:,} automaton nodes"
+PASSED_PER_STEP: Final = 3
+"""Nodes and forks that are passed in one step to find closures."""
 
 ROOT: Final = ""
 """The name under which the root expression is stored beside the rules."""
@@ -118,11 +119,10 @@ class Nfa:
         test: of every node, the number of its test.
         tests: the distinct tests, `NO_TEST` first.
         productive: whether the end of its rule can be reached from a node.
-        effort: by how much the budgets of this and of what is made of it are multiplied.
     """
 
-    def __init__(self, rules: Mapping[str, Expr], root: Expr, effort: int = 1) -> None:
-        self.effort = effort
+    def __init__(self, rules: Mapping[str, Expr], root: Expr) -> None:
+        self._meter = meter()
         self.kind: list[int] = []
         self.label: list[int] = []
         self.following: list[int] = []
@@ -142,25 +142,15 @@ class Nfa:
         self._unit_set: dict[int, int] = {}
         self._rule_number = {ROOT: ROOT_RULE}
         self._closures: dict[int, tuple[int, ...]] = {}
-        self._closed = 0
         # Rules are built one after the other: the first node of each also bounds those of the one before.
         self._first_node: list[int] = []
         expressions = {**rules, ROOT: root}
-        # Building a rule appends the rules that it calls.
-        for number, rule in enumerate(self.rules):
-            if rule not in expressions:
-                raise Invalid(f"the rule {rule!r} is called but not defined")
-            self._first_node.append(len(self.kind))
-            known = _KNOWN.find(expressions[rule], _Known)
-            if known.block is None:
-                first, first_fork = len(self.kind), len(self.forks)
-                end = self._node(END, number, -1)
-                self.start.append(self._build(expressions[rule], end))
-                if known.before and len(self.kind) - first <= LARGEST_BLOCK:
-                    known.block = self._block(first, first_fork, self.start[-1])
-                known.before = True
-            else:
-                self._place(known.block, number)
+        with self.blaming():
+            # Building a rule appends the rules that it calls.
+            for number, rule in enumerate(self.rules):
+                if rule not in expressions:
+                    raise Invalid(f"the rule {rule!r} is called but not defined")
+                self._build_rule(number, expressions[rule])
         self.productive = self._find_productive()
 
     def closure(self, node: int) -> tuple[int, ...]:
@@ -170,7 +160,9 @@ class Nfa:
             if self.kind[node] != FORK:
                 known = (node,) if self.productive[node] else ()
             else:
-                known = tuple(sorted(self._reached(node, self.productive.__getitem__)))
+                reached, passed = self._reached(node, self.productive.__getitem__)
+                self._meter.charge(passed // PASSED_PER_STEP)
+                known = tuple(sorted(reached))
             self._closures[node] = known
         return known
 
@@ -194,13 +186,30 @@ class Nfa:
         """Whether the count of its frame matters to an arc or a call, or to what follows it."""
         return self.test[node] != NO_TEST or bool(self.counting[self.following[node]])
 
-    def too_large(self, reason: str) -> TooLarge:
-        """An error that names the rules with the most nodes first."""
-        error = TooLarge(reason)
-        bounds = pairwise([*self._first_node, len(self.kind)])
-        sizes = {rule: after - first for rule, (first, after) in zip(self.rules, bounds, strict=False)}
-        error.rules = tuple(sorted(sizes, key=sizes.__getitem__, reverse=True))
-        return error
+    @contextmanager
+    def blaming(self) -> Iterator[None]:
+        """What becomes too large inside names the rules, those with the most nodes first."""
+        try:
+            yield
+        except TooLarge as error:
+            bounds = pairwise([*self._first_node, len(self.kind)])
+            sizes = {rule: after - first for rule, (first, after) in zip(self.rules, bounds, strict=False)}
+            error.rules = tuple(sorted(sizes, key=sizes.__getitem__, reverse=True))
+            raise
+
+    def _build_rule(self, number: int, expr: Expr) -> None:
+        first, first_fork = len(self.kind), len(self.forks)
+        self._first_node.append(first)
+        known = _KNOWN.find(expr, _Known)
+        if known.block is None:
+            end = self._node(END, number, -1)
+            self.start.append(self._build(expr, end))
+            if known.before and len(self.kind) - first <= LARGEST_BLOCK:
+                known.block = self._block(first, first_fork, self.start[-1])
+            known.before = True
+        else:
+            self._place(known.block, number)
+        self._meter.charge(sum(map(len, self.forks[first_fork:])) // TARGETS_PER_STEP)
 
     def _block(self, first: int, first_fork: int, start: int) -> _Block | None:
         """The nodes of the rule that has just been built, None if it shares some with another rule."""
@@ -215,7 +224,7 @@ class Nfa:
             each - (first_fork if of == FORK else first) for of, each in zip(kind, following, strict=True)
         ]
         # All rules share the fork that leads nowhere.
-        inside = start >= first and all(target >= 0 for targets in forks for target in targets)
+        inside = start >= first and all(targets and min(targets) >= 0 for targets in forks)
         if not inside or min(relative[1:], default=0) < 0:
             return None
         tests = [self.tests[number] for number in self.test[first:]]
@@ -232,8 +241,7 @@ class Nfa:
     def _place(self, block: _Block, rule: int) -> None:
         """Add the nodes of a rule that is known from before."""
         first, first_fork = len(self.kind), len(self.forks)
-        if first + len(block.kind) > NODE_BUDGET * self.effort:
-            raise self.too_large(TOO_MANY_NODES)
+        self._meter.charge(NODE_STEPS * len(block.kind))
         numbers = [self._named(name, rule) for name in block.names]
         self.kind.extend(block.kind)
         self.label.extend([numbers[label] for label in block.label])
@@ -259,7 +267,8 @@ class Nfa:
             return self._rule(name)
         return rule if name == END else 0
 
-    def _reached(self, fork: int, wanted: Callable[[int], int]) -> set[int]:
+    def _reached(self, fork: int, wanted: Callable[[int], int]) -> tuple[set[int], int]:
+        """The nodes after a fork and all forks that it leads to, and how much was passed on the way."""
         kind, following = self.kind, self.following
         reached: set[int] = set()
         seen = {fork}
@@ -272,15 +281,11 @@ class Nfa:
                 elif target not in seen:
                     seen.add(target)
                     waiting.append(target)
-        self._closed += len(reached) + len(seen)
-        if self._closed > CLOSURE_BUDGET * self.effort:
-            raise self.too_large(TOO_MANY_CLOSURES)
-        return reached
+        return reached, len(reached) + len(seen)
 
     def _node(self, kind: int, label: int, following: int) -> int:
         number = len(self.kind)
-        if number >= NODE_BUDGET * self.effort:
-            raise self.too_large(TOO_MANY_NODES)
+        self._meter.charge(NODE_STEPS)
         self.kind.append(kind)
         self.label.append(label)
         self.following.append(following)
@@ -396,7 +401,7 @@ class Nfa:
         """The first nodes of the body once more, with a test."""
         number = self._test(Test(expr.step, expr.low, expr.high))
         first = self._build(expr.body, following)
-        nodes = self._reached(first, lambda _: True) if self.kind[first] == FORK else {first}
+        nodes = self._reached(first, lambda _: True)[0] if self.kind[first] == FORK else {first}
         return self._fork(tuple([self._with_test(node, number) for node in sorted(nodes)]))
 
     def _with_test(self, node: int, test: int) -> int:

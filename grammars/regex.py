@@ -7,7 +7,7 @@ from typing import Final, Literal
 from sortition.grammars.assertions import BEGIN, END, END_OR_LAST_NEWLINE, resolve
 from sortition.grammars.cache import content_digest
 from sortition.grammars.characters import ANY_CHARACTER, in_utf8
-from sortition.grammars.errors import TooLarge, Unsatisfiable
+from sortition.grammars.errors import Unsatisfiable
 from sortition.grammars.expr import (
     EMPTY,
     NOTHING,
@@ -24,16 +24,13 @@ from sortition.grammars.expr import (
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.regex_ecma import EcmaParser
 from sortition.grammars.regex_python import PythonParser
-from sortition.grammars.regex_syntax import longest
+from sortition.grammars.work import charge, metered
 
 Dialect = Literal["python", "ecma"]
 
 _ANY_TEXT: Final = star(one_of(ANY_CHARACTER))
-PATTERN_BUDGET: Final = 100_000
-"""Characters of a pattern; that many take up to 0.5 s to read."""
-
-SEARCH_BUDGET: Final = 1_000
-"""Longest pattern that may begin anywhere: the automaton keeps count of all its beginnings, 1 s for these."""
+CHARACTER_STEPS: Final = 12
+"""Steps that a character of a pattern takes to be read."""
 
 _SHOWN: Final = 60
 """Characters of a pattern that `repr` shows."""
@@ -46,15 +43,16 @@ def regex(pattern: str) -> Grammar:
         Invalid: not a pattern.
         Unsupported: backreferences, conditions, word boundaries inside lookaround.
         Unsatisfiable: no text matches.
-        TooLarge: a budget was exceeded.
+        TooLarge: it takes too much work.
     """
     if not isinstance(pattern, str):
         raise TypeError(f"a pattern is a str, not {type(pattern).__name__}")
-    expr = in_utf8(parse(pattern, "python"))
+    with metered() as meter:
+        expr = in_utf8(parse(pattern, "python"))
     shown = pattern if len(pattern) <= _SHOWN else pattern[:_SHOWN] + "…"
     if expr is NOTHING:
         raise Unsatisfiable(f"no text matches the pattern {shown!r}")
-    return Grammar(expr, source=repr(shown), content=content_digest("regex", pattern))
+    return Grammar(expr, source=repr(shown), content=content_digest("regex", pattern), steps=meter.steps)
 
 
 def parse(pattern: str, dialect: Dialect) -> Expr:
@@ -65,10 +63,9 @@ def parse(pattern: str, dialect: Dialect) -> Expr:
     Raises:
         Invalid: not a pattern of this dialect.
         Unsupported: backreferences and other constructs that are not enforced.
-        TooLarge: too long, nested too deeply, or repeats that multiply beyond the budget.
+        TooLarge: nested too deeply, or it takes too much work.
     """
-    if len(pattern) > PATTERN_BUDGET:
-        raise TooLarge(f"the pattern is longer than {PATTERN_BUDGET:,} characters")
+    charge(CHARACTER_STEPS * len(pattern))
     if dialect == "python":
         return resolve(_texts(PythonParser(pattern).parse(), EMPTY, EMPTY))
     return resolve(_texts(EcmaParser(pattern).parse(), _ANY_TEXT, _ANY_TEXT))
@@ -91,13 +88,7 @@ def _texts(expr: Expr, before: Expr, after: Expr) -> Expr:
             _spend_repeats(parts, 0)
         if right is _ANY_TEXT:
             _spend_repeats(parts, -1)
-        body = concat(*parts)
-        if left is _ANY_TEXT and longest(body) > SEARCH_BUDGET:
-            raise TooLarge(
-                f"the pattern may begin anywhere and is longer than {SEARCH_BUDGET:,} characters",
-                hint="anchor it with ^",
-            )
-        branches.setdefault((left, right), []).append(body)
+        branches.setdefault((left, right), []).append(concat(*parts))
     return alternative(
         *(concat(left, alternative(*bodies), right) for (left, right), bodies in branches.items())
     )

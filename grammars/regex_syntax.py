@@ -31,17 +31,16 @@ from sortition.grammars.expr import (
     repeat,
 )
 from sortition.grammars.lookaround import Look
+from sortition.grammars.nfa import NODE_STEPS
 from sortition.grammars.unicode import CaseRule, with_other_cases
 from sortition.grammars.words import any_of
+from sortition.grammars.work import BUDGET, charge, expect
 
 NESTING_BUDGET: Final = 50
 """Groups inside one another; each costs later stages up to 7 Python frames, of which there are 1,000."""
 
-RANGE_BUDGET: Final = 300_000
-"""Ranges in all character classes of a pattern, such as 400 times `\\w`: that many take 0.2 s."""
-
-UNROLLED_BUDGET: Final = 200_000
-"""Characters of a pattern with its repeats written out, see `unrolled`."""
+RANGES_PER_STEP: Final = 1
+"""Ranges of character classes that are read in one step."""
 
 _PLAIN: Final = re.compile(r"[^\\.^$*+?{}()|\[\]\s#]+")
 _SPACE_OR_COMMENT: Final = re.compile(r"[ \t\n\r\v\f]+|#(?:[^\\\n]|\\.)*", re.DOTALL)
@@ -112,7 +111,6 @@ class PatternParser(ABC):
         self.flags = Flags()
         self.names: set[str] = set()
         self.capturing = 0
-        self._ranges = 0
         self._groups = [_Group(0, self.flags)]
 
     @abstractmethod
@@ -151,7 +149,7 @@ class PatternParser(ABC):
         Raises:
             Invalid: not a pattern of this dialect.
             Unsupported: backreferences, lookaround and other constructs that are not regular or not built.
-            TooLarge: groups nested too deeply, or repeats that multiply beyond the budget.
+            TooLarge: groups nested too deeply, or too long repeats.
         """
         while self.position < len(self.pattern):
             if self.flags.verbose and (skipped := _SPACE_OR_COMMENT.match(self.pattern, self.position)):
@@ -165,10 +163,7 @@ class PatternParser(ABC):
         if len(self._groups) > 1:
             raise self.invalid("missing )", group.opening)
         expr = _choice(group)
-        if unrolled(expr) > UNROLLED_BUDGET:
-            raise TooLarge(
-                f"the repeats multiply to more than {UNROLLED_BUDGET:,} characters", hint="lower the bounds"
-            )
+        expect(NODE_STEPS * unrolled(expr), "the pattern with its repeats written out")
         return expr
 
     def invalid(self, problem: str, position: int, hint: str | None = None) -> Invalid:
@@ -287,9 +282,7 @@ class PatternParser(ABC):
 
     def _item(self, expr: Expr) -> None:
         if isinstance(expr, Class):
-            self._ranges += len(expr.ranges)
-            if self._ranges > RANGE_BUDGET:
-                raise TooLarge(f"the character classes of the pattern have more than {RANGE_BUDGET:,} ranges")
+            charge(len(expr.ranges) // RANGES_PER_STEP)
         group = self._groups[-1]
         group.items.append(expr)
         fixed = isinstance(expr, Assertion) or (isinstance(expr, Look) and not self.repeated_looks)
@@ -343,8 +336,10 @@ class PatternParser(ABC):
             raise self.unsupported(counted[0], what, start, hint="write the 0, or \\{ for text")
         self.position = counted.end()
         low_text, high_text = counted["low"], counted["high"]
-        if max(len(low_text), len(high_text or "")) > len(str(UNROLLED_BUDGET)) + 1:
-            raise TooLarge(f"the repeat at position {start} is longer than {UNROLLED_BUDGET:,}")
+        if max(len(low_text), len(high_text or "")) > len(str(BUDGET)):
+            raise TooLarge(
+                f"the repeat at position {start} is longer than {BUDGET:,}", hint="lower the bounds"
+            )
         low = int(low_text or 0)
         high = low if counted["comma"] is None else int(high_text) if high_text else None
         if high is not None and high < low:
@@ -423,25 +418,6 @@ def unrolled(expr: Expr) -> int:
     if isinstance(expr, Graph):
         return sum(unrolled(word) for _, word, _ in expr.edges)
     return unrolled(expr.body) if isinstance(expr, Look) else 1
-
-
-def longest(expr: Expr) -> int:
-    """The length of the longest word, with repeats without an upper bound stopped at their lower one."""
-    if isinstance(expr, Literal):
-        return len(expr.units)
-    if isinstance(expr, Concat):
-        return sum(map(longest, expr.parts))
-    if isinstance(expr, Alternative):
-        return max(map(longest, expr.parts))
-    if isinstance(expr, Repeat):
-        return longest(expr.body) * max(expr.low, expr.high or 1)
-    if isinstance(expr, Graph):
-        # A prefix tree lists the way to a state before the ways from there.
-        reached = {expr.start: 0}
-        for source, word, target in expr.edges:
-            reached[target] = max(reached.get(target, 0), reached[source] + longest(word))
-        return max(reached.values())
-    return 1 if isinstance(expr, Class) else 0
 
 
 def _may_be_empty(expr: Expr) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -17,6 +17,7 @@ import referencing
 import referencing.exceptions
 import referencing.jsonschema
 
+from sortition.grammars import work
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsupported
 from sortition.grammars.formats import FORMATS
 from sortition.grammars.schema_keywords import (
@@ -33,8 +34,17 @@ from sortition.grammars.schema_keywords import (
 DEPTH_BUDGET: Final = 400
 """Levels of nesting in a schema; the deepest of 6,798 public schemas has 48."""
 
-VALUE_BUDGET: Final = 150_000
-"""JSON values in a schema document; reading that many takes up to 0.6 s. Public schemas have up to 25,000."""
+VALUE_STEPS: Final = 4
+"""Steps that each value of a schema takes to be read."""
+
+CHARACTERS_PER_STEP: Final = 16
+"""Characters of a schema that are read in one step."""
+
+BITS: Final = 14_000
+"""Bits of an integer anywhere in a schema: Python writes no longer ones."""
+
+SCHEMA_STEPS: Final = 80
+"""Steps that each schema takes to be read."""
 
 _Inner: TypeAlias = list[tuple[tuple[str | int, ...], Any]]
 """The schemas inside a schema, as written, each with its path."""
@@ -122,14 +132,18 @@ class Schema:
 class Document:
     """All schemas that a root schema reaches.
 
+    Args:
+        contents: JSON that has been checked.
+        keys: those of all objects in it.
+
     Attributes:
         root: the root schema.
     """
 
-    def __init__(self, contents: object) -> None:
+    def __init__(self, contents: object, keys: Set[str]) -> None:
         if not isinstance(contents, bool | dict):
             raise Invalid("a schema is an object, true or false", pointer="")
-        self._is_dynamic = bool(_DYNAMIC & _check_values(contents))
+        self._is_dynamic = not _DYNAMIC.isdisjoint(keys)
         self._schemas: dict[tuple[int, _Route], Schema] = {}
         self._by_content: dict[object, Schema] = {}
         self._targets: dict[tuple[int, str, str], Schema] = {}
@@ -250,6 +264,7 @@ class Document:
 
     def _schema(self, raw: dict[str, Any], pointer: str, scope: Scope, inner: _Inner) -> Schema:
         """The schema of this content; the content of a schema inside is known by its identity."""
+        work.charge(SCHEMA_STEPS)
         schemas = {path: self._of(child, pointer_to(pointer, *path), scope) for path, child in inner}
         keywords = {keyword: value for keyword, value in raw.items() if _applies(keyword, raw, scope.draft)}
         below: dict[str, list[object]] = {}
@@ -381,38 +396,50 @@ def _draft(address: object, pointer: str) -> Draft:
     return draft
 
 
-def _check_values(contents: object) -> set[str]:
-    """Refuse what is not JSON, what contains itself and what is too deep or too large; return all keys."""
+def checked_keys(contents: object) -> Set[str]:
+    """The keys of all objects in a JSON value.
+
+    A container that stands at several places costs as much as if it were written there: every later stage
+    may go through it again.
+
+    Raises:
+        Invalid: it is not JSON, or contains itself.
+        TooLarge: it is too deep or too large.
+    """
+    meter = work.meter()
     keys: set[str] = set()
-    finished: set[int] = set()
+    # The steps for each container, and where those that are open began.
+    finished: dict[int, int] = {}
     open_containers: set[int] = set()
-    waiting: list[tuple[Any, int, bool]] = [(contents, 0, False)]
-    count = 0
+    waiting: list[tuple[Any, int, int | None]] = [(contents, 0, None)]
     while waiting:
-        value, depth, leaving = waiting.pop()
-        if leaving:
+        value, depth, before = waiting.pop()
+        if before is not None:
             open_containers.discard(id(value))
-            finished.add(id(value))
-            continue
-        count += 1
-        if count > VALUE_BUDGET:
-            raise TooLarge(f"the schema has more than {VALUE_BUDGET:,} values", pointer="")
-        if isinstance(value, dict | list):
+            finished[id(value)] = meter.steps - before
+        elif isinstance(value, dict | list):
             if id(value) in open_containers:
                 raise Invalid("the schema contains itself", pointer="", hint="use $ref")
             if id(value) in finished:
+                meter.charge(finished[id(value)])
                 continue
             if depth > DEPTH_BUDGET:
                 raise TooLarge(f"the schema nests more than {DEPTH_BUDGET} levels deep", pointer="")
             open_containers.add(id(value))
-            waiting.append((value, depth, True))
+            waiting.append((value, depth, meter.steps))
+            meter.charge(VALUE_STEPS * (1 + len(value)))
             if isinstance(value, dict):
                 if not all(isinstance(key, str) for key in value):
                     raise Invalid("the keys of a schema are strings", pointer="")
                 keys.update(value)
-                waiting.extend((each, depth + 1, False) for each in value.values())
-            else:
-                waiting.extend((each, depth + 1, False) for each in value)
-        elif not (value is None or isinstance(value, bool | int | float | str)):
+                meter.charge(sum(map(len, value)) // CHARACTERS_PER_STEP)
+                value = value.values()
+            waiting.extend((each, depth + 1, None) for each in value)
+        elif isinstance(value, str):
+            meter.charge(len(value) // CHARACTERS_PER_STEP)
+        elif isinstance(value, int):
+            if value.bit_length() > BITS:
+                raise TooLarge(f"the schema has a number of more than {BITS:,} bits", pointer="")
+        elif not (value is None or isinstance(value, float)):
             raise Invalid(f"a {type(value).__name__} is not a JSON value", pointer="")
     return keys

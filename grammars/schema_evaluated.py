@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Final, TypeAlias
 
-from sortition.grammars.errors import TooLarge
 from sortition.grammars.schema_assertions import opposite, terms
 from sortition.grammars.schema_choices import Choice, conditional, dependent, listed
 from sortition.grammars.schema_document import Schema
@@ -30,9 +29,10 @@ from sortition.grammars.schema_facts import (
     joined,
 )
 from sortition.grammars.schema_keywords import Draft
+from sortition.grammars.work import charge
 
-WAYS_BUDGET: Final = 256
-"""Ways in which the schemas beside one keyword may hold together; more take about 1 s to multiply out."""
+WAY_STEPS: Final = 60
+"""Steps that each way takes in which the schemas beside one keyword may hold together."""
 
 UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 
@@ -61,6 +61,7 @@ class Way:
     contains: tuple[Schema, ...] = ()
 
     def __and__(self, other: Way) -> Way:
+        charge(WAY_STEPS + len(self.terms) + len(self.names))
         return Way(
             joined(self.terms, other.terms),
             joined(self.names, other.names),
@@ -107,8 +108,6 @@ class Evaluation:
         for keyword in schema.keywords:
             for alternatives in self._alternatives(schema, keyword):
                 ways = [way & more for way in ways for more in alternatives]
-                if len(ways) > WAYS_BUDGET:
-                    raise schema.error(TooLarge, keyword, f"more than {WAYS_BUDGET} ways to evaluate members")
         return ways
 
     def _inside(self, schema: Schema) -> list[Way]:
@@ -131,8 +130,6 @@ class Evaluation:
                 yield from map(self._inside, listed(schema, keyword))
             case "anyOf":
                 children = listed(schema, keyword)
-                if 2 ** len(children) > WAYS_BUDGET:
-                    raise schema.error(TooLarge, keyword, f"more than {WAYS_BUDGET} ways to evaluate members")
                 sizes = range(1, len(children) + 1)
                 chosen = chain.from_iterable(combinations(children, size) for size in sizes)
                 yield [way for some in chosen for way in self._of_any(some, children)]
@@ -162,8 +159,6 @@ class Evaluation:
                 ways = [way & Way(terms(child)) & more for way in ways for more in self._inside(child)]
             elif self._exact:
                 ways = [way & Way((Negation(child),)) for way in ways]
-            if len(ways) > WAYS_BUDGET:
-                raise children[0].error(TooLarge, None, f"more than {WAYS_BUDGET} ways to evaluate members")
         return ways
 
 

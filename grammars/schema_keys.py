@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from sortition.grammars.automaton import Automaton
-from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import NOTHING
 from sortition.grammars.json_strings import any_string, exists, finite, language, matches, pattern
 from sortition.grammars.schema_facts import (
@@ -23,14 +22,6 @@ from sortition.grammars.schema_facts import (
 )
 
 Cases: TypeAlias = Callable[[Terms], tuple[Facts, ...]]
-Spend: TypeAlias = Callable[[int], None]
-"""Takes note of so many steps of work; raises TooLarge if these are too many."""
-
-PRODUCT_STEPS: Final = 60
-"""Steps of `Logic.spend` that combining two small sets of strings takes: about a millisecond."""
-
-STATE_BUDGET: Final = 3_000
-"""States of all classes of undeclared keys together; each pattern may double the number of classes."""
 
 
 def declared(objects: Objects) -> tuple[str, ...]:
@@ -67,7 +58,7 @@ def is_key(name: str, terms: Terms, cases: Cases) -> bool:
     return not terms or any(exists(strings) for strings in _strings((of_value(name), *terms), cases))
 
 
-def keys_of(terms: Terms, cases: Cases, spend: Spend) -> Automaton:
+def keys_of(terms: Terms, cases: Cases) -> Automaton:
     """The keys that, as strings, fulfil terms.
 
     Raises:
@@ -75,7 +66,6 @@ def keys_of(terms: Terms, cases: Cases, spend: Spend) -> Automaton:
     """
     allowed = Automaton.of(NOTHING)
     for strings in _strings(terms, cases):
-        spend(PRODUCT_STEPS * (1 + strings.conditions))
         allowed = allowed.union(language(strings))
     return allowed
 
@@ -86,14 +76,13 @@ def _strings(terms: Terms, cases: Cases) -> Iterator[Strings]:
             yield facts.string
 
 
-def classes(objects: Objects, names: frozenset[str], cases: Cases, spend: Spend) -> list[Keys]:
+def classes(objects: Objects, names: frozenset[str], cases: Cases) -> list[Keys]:
     """The keys that are not among `names`, by the terms for their values and by what they may fulfil."""
-    parts = [Keys(keys, terms, ()) for keys, terms in _by_pattern(objects, names, spend)]
+    parts = [Keys(keys, terms, ()) for keys, terms in _by_pattern(objects, names)]
     for number, having in enumerate(objects.having):
-        wanted = keys_of(having.names, cases, spend)
+        wanted = keys_of(having.names, cases)
         divided = []
         for part in parts:
-            spend(2 * PRODUCT_STEPS)
             keys = any_string().difference(finite(names)) if part.automaton is None else part.automaton
             outside, met = keys.difference(wanted), (*part.met, number)
             if outside.is_empty:
@@ -104,22 +93,10 @@ def classes(objects: Objects, names: frozenset[str], cases: Cases, spend: Spend)
             if not inside.is_empty:
                 divided.append(Keys(inside, part.value, met))
         parts = divided
-        _check([part.automaton for part in parts if part.automaton], having.schema.pointer, having.keyword)
     return parts
 
 
-def _check(automata: Iterable[Automaton], pointer: str, keyword: str) -> None:
-    if sum(map(len, automata)) > STATE_BUDGET:
-        raise TooLarge(
-            f"the patterns divide the keys into classes of more than {STATE_BUDGET:,} states",
-            pointer=pointer,
-            keyword=keyword,
-        )
-
-
-def _by_pattern(
-    objects: Objects, names: frozenset[str], spend: Spend
-) -> list[tuple[Automaton | None, Terms]]:
+def _by_pattern(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton | None, Terms]]:
     """The keys that are not among `names`, by the patterns that they match and so the terms for their values.
 
     Keys are None where no pattern is involved: every key that is not declared.
@@ -132,7 +109,6 @@ def _by_pattern(
         return [(None, terms)]
     parts: list[tuple[Automaton, frozenset[Source]]] = [(any_string().difference(finite(names)), frozenset())]
     for source in sources:
-        spend(2 * PRODUCT_STEPS * len(parts))
         found = pattern(source)
         parts = [
             (keys, fulfilled)
@@ -143,7 +119,6 @@ def _by_pattern(
             )
             if not keys.is_empty
         ]
-        _check((keys for keys, _ in parts), source.schema.pointer, "patternProperties")
     return [(keys, _terms_where(objects, fulfilled)) for keys, fulfilled in parts]
 
 

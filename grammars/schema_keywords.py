@@ -13,9 +13,6 @@ from sortition.grammars.errors import Invalid, TooLarge, Unsupported
 DIGIT_BUDGET: Final = 400
 """Decimal digits of a number in a schema, written out: every finite double fits."""
 
-VALUES_BUDGET: Final = 20_000
-"""Values of one `enum`; a machine for that many words takes about 1 s."""
-
 
 class Draft(IntEnum):
     """The editions of the specification, oldest first."""
@@ -225,8 +222,6 @@ def _problem(shape: Shape, value: object, draft: Draft, stated: bool) -> str | N
             good = bool(names) and all(isinstance(each, str) and each in TYPES for each in names)
             return None if good else f"must be one or more of {', '.join(sorted(TYPES))}"
         case Shape.VALUES:
-            if isinstance(value, list) and len(value) > VALUES_BUDGET:
-                raise TooLarge(f"more than {VALUES_BUDGET:,} values")
             _check_numbers(value)
             return None if isinstance(value, list) else "must be a list"
         case Shape.VALUE:

@@ -34,16 +34,13 @@ from sortition.grammars.schema_facts import (
     of_value,
     of_values,
 )
-from sortition.grammars.schema_keys import PRODUCT_STEPS, terms_of
+from sortition.grammars.schema_keys import terms_of
 from sortition.grammars.schema_origin import CHOOSING, Origin
 from sortition.grammars.schema_overlap import Outline, outlines
+from sortition.grammars.work import charge
 
-CASE_BUDGET: Final = 2_000
-"""Cases that the choices of one schema may multiply out to; with more the machine is too large anyway."""
-
-WORK_BUDGET: Final = 24_000
-"""Steps to tell what a schema allows, in about 0.4 s: terms expanded to multiply out all choices, and
-`PRODUCT_STEPS` for each combination of two sets of strings."""
+TERM_STEPS: Final = 80
+"""Steps that each term takes that is taken in on one way through the choices."""
 
 ITEMS_LOOKED_AT: Final = 64
 """Items that are looked at to tell whether an array can exist; more would only find more reasons why not."""
@@ -100,29 +97,23 @@ class Logic:
         self._cases: dict[Terms, tuple[Facts, ...]] = {}
         self._possible: dict[Terms, bool] = {}
         self._outlined: dict[Schema, list[Outline]] = {}
-        self._work = 0
 
     def cases(self, terms: Terms) -> tuple[Facts, ...]:
         """The facts of which a value that fulfils all the terms must fulfil at least one.
 
         Raises:
             Invalid: a schema that refers to itself with nothing in between.
-            TooLarge: the choices multiply out to too many cases.
+            TooLarge: it takes too much work.
         """
         found = self._cases.get(terms)
         if found is None:
-            found = self._cases[terms] = tuple(dict.fromkeys(self._multiply(terms)))
+            try:
+                found = self._cases[terms] = tuple(dict.fromkeys(self._multiply(terms)))
+            except TooLarge as error:
+                if error.pointer is not None:
+                    raise
+                raise Origin.of(terms).error(TooLarge, error.reason, error.hint) from None
         return found
-
-    def spend(self, steps: int) -> None:
-        """Take note of work.
-
-        Raises:
-            TooLarge: the schema has taken more than `WORK_BUDGET` steps; where is for the caller to say.
-        """
-        self._work += steps
-        if self._work > WORK_BUDGET:
-            raise TooLarge("to tell what the schema allows takes too long")
 
     def possible(self, terms: Terms) -> bool:
         """Whether some value fulfils all the terms; True also where that cannot be told.
@@ -180,16 +171,12 @@ class Logic:
                 yield ()
             if facts.number and _exists(lambda numbers: number(numbers) is not NOTHING, facts.number):
                 yield ()
-            if facts.string and self._some_string(facts.string):
+            if facts.string and _exists(exists, facts.string):
                 yield ()
             if facts.array:
                 yield tuple(self.needed(Facts(array=facts.array)))
             if facts.object:
                 yield tuple(self.needed(Facts(object=facts.object)))
-
-    def _some_string(self, strings: Strings) -> bool:
-        self.spend(PRODUCT_STEPS * strings.conditions)
-        return _exists(exists, strings)
 
     def _multiply(self, terms: Terms) -> Iterator[Facts]:
         """Multiply out the choices, depth first; equal alternatives are followed once."""
@@ -205,10 +192,6 @@ class Logic:
                 continue
             if not branch.choices:
                 count += 1
-                if count > CASE_BUDGET:
-                    raise Origin.of(terms).error(
-                        TooLarge, f"the choices multiply out to more than {CASE_BUDGET:,} cases"
-                    )
                 yield branch.ordered()
                 continue
             choice, trail, place = branch.choices[0]
@@ -246,10 +229,7 @@ class Logic:
                 continue
             branch.seen.add(term)
             # What is taken in is compared with all that was taken in before.
-            try:
-                self.spend(1 + len(branch.seen) // 16)
-            except TooLarge as error:
-                raise Origin.of((term, *terms)).error(TooLarge, error.reason) from None
+            charge(TERM_STEPS + 3 * len(branch.seen))
             expansion = self._expand(term)
             branch.facts = branch.facts & expansion.facts
             if not branch.facts:
@@ -293,10 +273,6 @@ class Logic:
             match keyword:
                 case "enum" | "const":
                     values = value if keyword == "enum" else [value]
-                    if sum(isinstance(each, list | dict) for each in values) > CASE_BUDGET:
-                        raise schema.error(
-                            TooLarge, keyword, f"more than {CASE_BUDGET:,} values are arrays or objects"
-                        )
                     found = of_values(values)
                     if len(found) == 1:
                         facts = facts & found[0]

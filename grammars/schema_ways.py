@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, TypeAlias
 
-from sortition.grammars.errors import TooLarge
 from sortition.grammars.schema_assertions import opposite
 from sortition.grammars.schema_facts import Containing, Facts, Having, Numbers, Strings, Terms, joined
+from sortition.grammars.work import charge
 
 DIFFERENT: Final = 8
 """Values that the items of an array may have if all must differ: each doubles the states of the array."""
 
-WISHES: Final = 6
-"""Wishes of one array or object, at most: each may double the ways to write what is in it."""
+WAY_STEPS: Final = 10
+"""Steps that each way takes to write an item or a member."""
 
 Counted: TypeAlias = tuple[int, ...]
 """For each `contains`, 1 if an item counts for it."""
@@ -50,7 +50,6 @@ def item_ways(
     item: Terms, values: Sequence[Facts], contains: Sequence[Containing], index: int
 ) -> list[tuple[Terms, Counted]]:
     """The ways to write an item at an index: it counts as one of the values, if any, and for `contains`."""
-    _check(contains)
     ways: list[tuple[Terms, Counted]] = [
         (joined(item, (value,)), tuple(int(each is value) for each in values)) for value in values
     ]
@@ -58,6 +57,7 @@ def item_ways(
         ways = [(item, ())]
     for each in contains:
         longer = []
+        charge(WAY_STEPS * len(ways))
         for terms, counted in ways:
             if index < each.start:
                 longer.append((terms, (*counted, 0)))
@@ -98,7 +98,6 @@ def member_ways(
         repeats: whether a later member may have the same key, so that readers see its value instead.
         possible: whether a value for terms exists.
     """
-    _check(having)
     certain = 0
     open_wishes = []
     for number in met:
@@ -110,6 +109,7 @@ def member_ways(
     everything = sum(1 << number for number in open_wishes)
     for size in range(len(open_wishes) + 1):
         for chosen in combinations(open_wishes, size):
+            charge(WAY_STEPS * (1 + size))
             terms, marked = value, 0
             for number in chosen:
                 terms, marked = joined(terms, having[number].value), marked | 1 << number
@@ -117,10 +117,3 @@ def member_ways(
                 yield terms, Marks(certain, marked, everything & ~marked)
             else:
                 yield terms, Marks(certain | marked)
-
-
-def _check(wishes: Sequence[Containing] | Sequence[Having]) -> None:
-    if len(wishes) > WISHES:
-        wish = wishes[WISHES]
-        keyword = wish.keyword if isinstance(wish, Having) else "contains"
-        raise wish.schema.error(TooLarge, keyword, f"more than {WISHES} conditions on what must be in there")

@@ -18,16 +18,7 @@ from numpy.typing import NDArray
 from sortition.grammars.errors import GrammarError, Unsupported
 from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa, Test
 from sortition.grammars.partition import UnitClasses
-
-STATE_BUDGET: Final = 30_000
-"""States of one machine; building that many takes about 1 s on one 2.4 GHz core."""
-
-WORK_BUDGET: Final = 700_000
-"""Steps of one construction, each about a microsecond: mostly the sizes of the sets of nodes that are states.
-
-States alone do not bound the time: `.*a{4000}` has few, each a set of thousands of nodes. One in a thousand
-real schemas needs more.
-"""
+from sortition.grammars.work import meter
 
 STATE_STEPS: Final = 6
 """Steps that a state takes beside those for its nodes."""
@@ -35,15 +26,14 @@ STATE_STEPS: Final = 6
 RETURN_STEPS: Final = 2
 """Steps that a return takes beside those for the rules that end."""
 
+MOVES_PER_STEP: Final = 4
+"""Moves of nodes by single classes of units that are looked at in one step."""
+
+CELLS_PER_STEP: Final = 16
+"""Cells of all tables that there is room for in one step: some 40 bytes each, until the machine is ready."""
+
 TEST_STEPS: Final = 8
 """Steps that each outcome of a test takes beside those for the nodes."""
-
-RETURN_BUDGET: Final = 2_000_000
-"""Cells of the (ending, call site) table: 8 MiB; to find what stands in them takes up to 0.4 s."""
-
-TOO_MANY_STATES: Final = f"the grammar needs more than {STATE_BUDGET:,} states"
-TOO_MUCH_WORK: Final = "the grammar has too many ways to read one text at once"
-TOO_MANY_RETURNS: Final = "the grammar has too many pairs of an ending and a call site"
 
 Ints = NDArray[np.int32]
 Flags = NDArray[np.bool_]
@@ -85,7 +75,7 @@ def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
 
     Raises:
         Unsupported: the text does not show where a called word begins.
-        TooLarge: more than `STATE_BUDGET` states, `RETURN_BUDGET` returns or `WORK_BUDGET` steps.
+        TooLarge: it takes too much work.
     """
     return _Construction(nfa, classes).result()
 
@@ -139,7 +129,9 @@ class _Construction:
         self._entered_by: dict[tuple[int, ...], _Entered] = {}
         # Whether sets of units, given by their numbers, have no class in common.
         self._disjoint: dict[tuple[int, ...], bool] = {}
-        self._work = 0
+        self._spend = meter().charge
+        self._state_steps = STATE_STEPS + classes.count // CELLS_PER_STEP
+        self._width = [len(of) for of in classes.of]
         # The splits of states that test, and where their outcomes lead.
         self._outcomes: dict[int, tuple[Split, tuple[Edge, ...]]] = {}
         self._outcomes_number: dict[tuple[Split, tuple[Edge, ...]], int] = {}
@@ -187,26 +179,19 @@ class _Construction:
         return number
 
     def _new_state(self, nodes: tuple[int, ...]) -> int:
-        number = len(self._states)
-        if number >= STATE_BUDGET:
-            raise self._nfa.too_large(TOO_MANY_STATES)
         self._states.append(nodes)
-        return number
-
-    def _spend(self, work: int) -> None:
-        self._work += work
-        if self._work > WORK_BUDGET * self._nfa.effort:
-            raise self._nfa.too_large(TOO_MUCH_WORK)
+        return len(self._states) - 1
 
     def _explore(self, state: int, nodes: tuple[int, ...]) -> None:
         """Fill in the moves of one state, its call site and its ending."""
-        self._spend(STATE_STEPS + len(nodes))
         kind, label = self._nfa.kind, self._nfa.label
         arcs: list[int] = []
         calls: list[int] = []
         ends: list[int] = []
         for node in nodes:
             (arcs if kind[node] == ARC else calls if kind[node] == CALL else ends).append(node)
+        moves = sum([self._width[label[node]] for node in arcs])
+        self._spend(self._state_steps + len(nodes) + moves // MOVES_PER_STEP)
         ended = tuple(sorted({label[node] for node in ends} - {ROOT_RULE}))
         first = state * self._classes.count
         if any(self._nfa.test[node] for node in nodes):
@@ -237,6 +222,7 @@ class _Construction:
         for unit_class, target in row.items():
             self._move(first, (unit_class,), target)
         if calls:
+            self._spend(len(entered.states) // MOVES_PER_STEP)
             site = self._site(tuple(calls))
             self._calls[0].extend([first + unit_class for unit_class in entered.states])
             self._calls[1].extend([site] * len(entered.states))
@@ -383,7 +369,7 @@ class _Construction:
             for node in calls:
                 following.setdefault(self._nfa.label[node], []).append(self._nfa.following[node])
             self._sites.append(following)
-            self._check_returns()
+            self._spend(len(self._endings) // CELLS_PER_STEP)
             for rule in following:
                 self._sites_calling.setdefault(rule, []).append(number)
             for ending in sorted({e for rule in following for e in self._endings_with.get(rule, ())}):
@@ -396,16 +382,12 @@ class _Construction:
         if number is None:
             number = self._ending_number[ended, carried] = len(self._endings)
             self._endings.append((ended, carried))
-            self._check_returns()
+            self._spend(len(self._sites) // CELLS_PER_STEP)
             for rule in ended:
                 self._endings_with.setdefault(rule, []).append(number)
             for site in sorted({s for rule in ended for s in self._sites_calling.get(rule, ())}):
                 self._return(number, site)
         return number
-
-    def _check_returns(self) -> None:
-        if len(self._endings) * len(self._sites) > RETURN_BUDGET * self._nfa.effort:
-            raise self._nfa.too_large(TOO_MANY_RETURNS)
 
     def _return(self, ending: int, site: int) -> None:
         ended, carried = self._endings[ending]

@@ -17,6 +17,7 @@ import regex
 from sortition.grammars.characters import ANY_CHARACTER, LAST_CODE_POINT, contains, intersection, union
 from sortition.grammars.errors import Invalid, Unsupported
 from sortition.grammars.expr import Ranges
+from sortition.grammars.work import charge, kept
 
 CaseRule = Literal["python", "ascii", "ecma"]
 
@@ -41,6 +42,15 @@ ECMA_SPACE: Final[Ranges] = (
 
 LAST_CASED: Final = 0x1FFFF
 """No character with a case lies above plane 1."""
+
+SETS_KEPT: Final = 1024
+"""Sets that are kept, of each kind; all named ones are fewer."""
+
+SEARCH_STEPS: Final = 15_000
+"""Steps that it takes to ask about all code points."""
+
+CASE_STEPS: Final = 130
+"""Steps that each range of a set takes to be compared with all letters that have cases."""
 
 _CATEGORIES: Final = """
 Cased_Letter LC Close_Punctuation Pe Connector_Punctuation Pc Control Cc cntrl Currency_Symbol Sc
@@ -78,13 +88,14 @@ _VALUED_PROPERTIES: Final = {
 }
 
 
-@cache
+@kept(SETS_KEPT)
 def python_class(letter: str) -> Ranges:
     """What `\\d`, `\\w` or `\\s` matches in a `str` pattern of Python's `re`."""
+    charge(SEARCH_STEPS)
     return _matched_by(re.compile(rf"\{letter}+"))
 
 
-@cache
+@kept(SETS_KEPT)
 def unicode_property(text: str) -> Ranges:
     """The characters of `\\p{text}` as ECMA-262 reads it.
 
@@ -106,18 +117,20 @@ def unicode_property(text: str) -> Ranges:
             keyword=rf"\p{{{text}}}",
             hint=r"write for example \p{L}, \p{Script=Greek} or \p{Alphabetic}",
         )
+    charge(SEARCH_STEPS)
     try:
         return _matched_by(regex.compile(rf"\p{{{query}}}+"))
     except regex.error as error:
         raise Unsupported(f"no data for the Unicode property {text!r}", keyword=rf"\p{{{text}}}") from error
 
 
-@cache
+@kept(SETS_KEPT)
 def with_other_cases(ranges: Ranges, rule: CaseRule) -> Ranges:
     """The set and every character that differs from a member only by case.
 
     "python" is `re.IGNORECASE`, "ascii" the same with `re.ASCII`, "ecma" the flags `iu` of ECMA-262.
     """
+    charge(SEARCH_STEPS + CASE_STEPS * len(ranges))
     return union(
         ranges,
         *(

@@ -1,0 +1,110 @@
+"""What a grammar costs is the same whatever was made before it, by whichever loops, in whichever thread."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import sortition as so
+from sortition.grammars import accelerate, machine_jit, work
+from sortition.grammars.errors import TooLarge
+from sortition.grammars.machine import Machine
+from sortition.grammars.work import BUDGET, charge, kept, metered
+
+SCHEMAS: list[Any] = [
+    {"type": "string", "pattern": "^[a-f]+x", "maxLength": 90},
+    {"properties": {"when": {"format": "date-time"}, "x": {"pattern": "^[a-f]+x"}}},
+    {"oneOf": [{"pattern": "^[a-f]+x"}, {"pattern": "^[d-k]+x"}]},
+    {"items": {"multipleOf": 0.25}, "contains": {"multipleOf": 0.75}},
+]
+
+
+@kept(8)
+def _letter(letter: str) -> str:
+    charge(10)
+    return letter
+
+
+@kept(8)
+def _word(letters: str) -> str:
+    charge(100)
+    return "".join(map(_letter, letters))
+
+
+def _steps(*words: str) -> int:
+    with metered() as meter:
+        for word in words:
+            _word(word)
+        return meter.steps
+
+
+def test_what_is_kept_costs_what_it_cost_to_make_once() -> None:
+    assert _steps("ab") == 120
+    assert _steps("ab", "ab") == 120
+    assert _steps("ab", "bc") == 230
+    # Made for a grammar that had its parts already, and for one that had not.
+    assert _steps("bc") == 120
+    assert _steps("cc", "ab") == 230
+
+
+def test_a_part_of_what_failed_is_charged_once() -> None:
+    @kept(8)
+    def failing() -> None:
+        _letter("q")
+        raise ValueError
+
+    for _ in range(2):
+        with metered() as meter:
+            for _ in range(2):
+                with pytest.raises(ValueError):
+                    failing()
+            _letter("q")
+            assert meter.steps == 10
+
+
+def test_more_than_the_budget_is_refused() -> None:
+    with metered() as meter:
+        charge(BUDGET)
+        with pytest.raises(TooLarge, match="steps"):
+            charge(1)
+        assert meter.left < 0
+    with metered(BUDGET), pytest.raises(TooLarge):
+        _letter("z")
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+def test_steps_do_not_depend_on_what_was_made_before(any_order: bool) -> None:
+    # Another description makes another schema of the same parts.
+    def steps(order: int, word: str) -> list[int]:
+        described = [{**schema, "description": word} for schema in SCHEMAS[::order]]
+        return [so.json_schema(schema, any_order=any_order).steps for schema in described][::order]
+
+    assert steps(1, "first") == steps(-1, "later") == steps(1, "first")
+
+
+def test_threads_have_meters_of_their_own() -> None:
+    alone = so.json_schema({**SCHEMAS[1], "title": "alone"}).steps
+    titled = [{**SCHEMAS[1], "title": f"alon{number}"} for number in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        assert {grammar.steps for grammar in threads.map(so.json_schema, titled)} == {alone}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+def test_loops_count_the_same_steps(schema: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = so.json_schema(schema)
+
+    def steps(budget: int) -> int:
+        monkeypatch.setattr(work, "BUDGET", budget)
+        with metered() as meter:
+            Machine.of(grammar.rules, grammar.root)
+            return meter.steps
+
+    monkeypatch.setattr(accelerate, "_loaded", {})
+    needed = steps(BUDGET)
+    monkeypatch.setattr(accelerate, "_loaded", machine_jit.REPLACES)
+    assert steps(BUDGET) == needed
+    assert steps(needed) == needed
+    with pytest.raises(TooLarge):
+        steps(needed - 1)
