@@ -37,6 +37,9 @@ UpperBound: TypeAlias = tuple[Fraction | None, bool]
 CACHED_SETS: Final = 1024
 """Number sets whose expression is kept; one takes 2 KiB in the mean."""
 
+VALUE_STEPS: Final = 100
+"""Steps that each number of an `enum` takes."""
+
 PLACE_STEPS: Final = 3
 """Steps that each decimal place of a number takes."""
 
@@ -101,6 +104,7 @@ def number(numbers: Numbers) -> Expr:
 
 def _one(value: Fraction, integral: bool | None) -> Expr:
     """The usual spellings of one number."""
+    charge(VALUE_STEPS)
     sign = "-" if value < 0 else ""
     whole, fraction = _decimal(abs(value))
     if fraction:

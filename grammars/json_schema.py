@@ -147,7 +147,8 @@ def _lowered(
 ) -> Grammar:
     try:
         lowering = _Lowering(Logic(document, assert_formats), policy, any_order)
-        root, rules = lowering.lower(terms(document.root))
+        with _at(Origin.of(terms(document.root))):
+            root, rules = lowering.lower(terms(document.root))
     except RecursionError:
         raise TooLarge(TOO_DEEP, pointer="") from None
     return Grammar(

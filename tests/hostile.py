@@ -48,6 +48,14 @@ def schema(make: Callable[[], Any]) -> Callable[[], so.Grammar]:
     return lambda: so.json_schema(make())
 
 
+def shared(depth: int) -> dict[str, Any]:
+    """Three properties of one and the same schema, and so on: as text it would be 3^depth long."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"properties": dict.fromkeys("abc", schema)}
+    return schema
+
+
 INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
     "anyOf 3^8": schema(lambda: nested(8, "k")),
     "anyOf product": schema(
@@ -160,6 +168,32 @@ INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
     "multiples of large primes": schema(
         lambda: {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 89, 83, 79)]}
     ),
+    "oneOf of multiples of primes": schema(
+        lambda: {"oneOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 89, 83, 79, 73)]}
+    ),
+    "oneOf of 9 patterns": schema(
+        lambda: {"oneOf": [{"type": "string", "pattern": f"a.{{{i}}}z"} for i in range(9)]}
+    ),
+    "allOf of patterns of lengths": schema(
+        lambda: {"allOf": [{"pattern": f"^(.{{{k}}})*$"} for k in (2, 3, 5, 7, 11, 13)]}
+    ),
+    "six contains, nothing else": schema(
+        lambda: {
+            "allOf": [{"contains": {"multipleOf": prime}} for prime in (2, 3, 5, 7, 11, 13)],
+            "unevaluatedItems": False,
+        }
+    ),
+    "60 counted keys in any order": lambda: so.json_schema(
+        {
+            "properties": {f"k{i}": {} for i in range(60)},
+            "minProperties": 50,
+            "additionalProperties": False,
+        },
+        any_order=True,
+    ),
+    "an object shared 3^25 times": schema(lambda: shared(25)),
+    "20,000 tiny numbers": schema(lambda: {"enum": [i * 1.1e-300 for i in range(20_000)]}),
+    "a number of 100,000 digits": schema(lambda: {"default": 10**100_000}),
     "chain of 5,000 references": schema(
         lambda: {"$ref": "#/$defs/0", "$defs": {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(5_000)}}
     ),
@@ -177,6 +211,7 @@ INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
     "[\\w 40,000 times]": lambda: so.regex("[" + "\\w" * 40_000 + "]"),
     "100,000 letters in any case": lambda: so.regex("(?i)" + "ab" * 49_000),
     "30 conditions": lambda: so.regex("".join(f"(?=.*a{i})" for i in range(30)) + ".*"),
+    "16 looks behind": lambda: so.regex(".*".join(f"(?<=a.{{{i}}}b)x" for i in range(16))),
     "100 borders of words": lambda: so.regex(".*".join([r"\bfoo\b"] * 100)),
     "choice of 100,000 texts": lambda: so.choice(words(100_000)),
     "choice of 20,000 texts": lambda: so.choice(words(20_000)),

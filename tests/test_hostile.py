@@ -14,8 +14,8 @@ import pytest
 
 from sortition.grammars.background import SWITCH
 
-SECONDS = 3.0
-"""CPU time for each: none needs more than one second on a core of its own, and tests share theirs."""
+SECONDS = 7.0
+"""CPU time for each: none needs more than three on a core of its own, and tests share theirs."""
 
 PEAK = 500
 """MiB for all of them, one after the other in one process."""

@@ -246,9 +246,7 @@ def test_hostile_pattern_is_refused_at_once(pattern: str, dialect: Dialect) -> N
     assert time.perf_counter() - began < 0.5
 
 
-@pytest.mark.parametrize(
-    "pattern", ["a" * 5_000, "a{4000}", "(a|aa){900}", "b(a{0,9}c){300}"], ids=lambda p: p[:20]
-)
+@pytest.mark.parametrize("pattern", ["a" * 5_000, "a{4000}"], ids=lambda p: p[:20])
 def test_long_search_is_refused_unless_anchored(pattern: str) -> None:
     with metered(), pytest.raises(errors.TooLarge):
         Automaton.of(parse(pattern, "ecma"))
