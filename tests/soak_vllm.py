@@ -29,6 +29,7 @@ DRAWS: list[dict[str, Any]] = [
     {"min_p": 0.1, "logit_bias": {"9": 5.0, "4000000": 1.0}},
     {"temperature": 0.5, "frequency_penalty": 1.0, "bad_words": [[9], [10, 11]]},
     {"order": "hf", "repetition_penalty": 1.3, "typical": 0.9},
+    {"order": ["typical", "temperature", "min_p"], "typical": 0.5, "min_p": 0.2},
     {"min_tokens": 5, "top_k": 3},
     {"allowed_tokens": [5], "bad_words": [[5]]},
 ]
@@ -126,6 +127,9 @@ def main() -> None:
     print(json.dumps(outcome, indent=2))
     figures = outcome["stats"]
     assert outcome["preemptions"] > 0, "the engine was not small enough to preempt anybody"
+    assert figures["drawn_rows"] > 0 and (arguments.runner == "v2") == (figures["draw_seconds"] == 0), (
+        "the first runner draws on the host, the second by kernels"
+    )
     assert figures["closed_rows"] == figures["dead_rows"] == figures["unread_tokens"] == 0, figures
     # The second runner does not say who has gone, so what was last in its four slots is still held.
     assert figures["live_grammars"] <= (0 if arguments.runner == "v1" else 4), figures
