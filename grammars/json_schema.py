@@ -33,9 +33,17 @@ from sortition.grammars.json_strings import (
     string,
     word,
 )
-from sortition.grammars.json_whitespace import ALL_DEPTHS, CACHED_POLICIES, INDENTS, Policy, Whitespace
+from sortition.grammars.json_whitespace import (
+    ALL_DEPTHS,
+    CACHED_POLICIES,
+    INDENTS,
+    MOST_SPACES,
+    Policy,
+    Whitespace,
+)
 from sortition.grammars.nfa import NODE_STEPS
 from sortition.grammars.schema_assertions import terms
+from sortition.grammars.schema_covering import uncovered
 from sortition.grammars.schema_document import Document, checked_keys
 from sortition.grammars.schema_facts import (
     Arrays,
@@ -283,6 +291,10 @@ class _Lowering:
                 parts = dict.fromkeys(part for facts in cases for part in _parts(facts))
                 free = {type(part) for part in parts if part in _FREE}
                 kept = [part for part in parts if part in _FREE or type(part) not in free]
+                objects = [part for part in kept if isinstance(part, Objects)]
+                if len(objects) > 1:
+                    wide = uncovered(objects, self.any_order, self.logic.cases)
+                    kept = [part for part in kept if not isinstance(part, Objects) or part in wide]
                 strings = [part for part in kept if isinstance(part, Strings) and part.values is None]
                 if len(strings) > FEW:
                     kept = [part for part in kept if part not in strings]
@@ -473,7 +485,10 @@ class _Lowering:
         """How many spaces of indentation would have to be told apart, were they not in calls."""
         if not self.policy.by_depth:
             return 0
-        return sum(self.plans[name].places * at.bit_length() * max(INDENTS) for name, at in depths.items())
+        return sum(
+            self.plans[name].places * min(at.bit_length() * max(INDENTS), MOST_SPACES)
+            for name, at in depths.items()
+        )
 
     def _container(self, plan: _ObjectPlan | _ArrayPlan, whitespace: Whitespace) -> Expr:
         with _at(plan.origin):

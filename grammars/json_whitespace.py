@@ -29,8 +29,8 @@ from sortition.grammars.expr import (
 from sortition.grammars.regex import parse
 from sortition.grammars.work import kept
 
-DEEPEST_INDENT: Final = 16
-"""Levels down to which lines may be broken; at most 64 spaces."""
+MOST_SPACES: Final = 64
+"""Spaces of indentation, at most: 32 levels of two, 16 levels of four."""
 
 CACHED_POLICIES: Final = 32
 CACHED_DEPTHS: Final = 1024
@@ -39,7 +39,10 @@ CACHED_DEPTHS: Final = 1024
 INDENTS: Final = (2, 4)
 """Spaces for each level, as `json.dumps(indent=...)` writes them."""
 
-ALL_DEPTHS: Final = (1 << (DEEPEST_INDENT + 1)) - 2
+DEEPEST: Final = MOST_SPACES // min(INDENTS)
+"""Levels down to which lines may be broken."""
+
+ALL_DEPTHS: Final = (1 << (DEEPEST + 1)) - 2
 """Bit d stands for depth d: the number of containers around the members of a container."""
 
 _SPACE: Final = literal(b" ")
@@ -125,9 +128,8 @@ def _as_call(lines: Expr, depths: int, rules: dict[str, Expr]) -> Expr:
 @lru_cache(maxsize=CACHED_DEPTHS)
 def _lines(depths: int) -> Expr:
     """A line break and the indentation of any of the depths (bits)."""
-    spaces = {
-        depth * indent for depth in range(DEEPEST_INDENT + 1) if depths >> depth & 1 for indent in INDENTS
-    }
+    at = [depth for depth in range(DEEPEST + 1) if depths >> depth & 1]
+    spaces = {depth * indent for depth in at for indent in INDENTS if depth * indent <= MOST_SPACES}
     if not spaces:
         return NOTHING
     # From the deepest on: each count goes on to the next one, or not.

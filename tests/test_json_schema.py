@@ -103,17 +103,18 @@ def test_known_keywords_bring_no_warning() -> None:
 
 def test_long_strings_below_the_deepest_indentation() -> None:
     schema: Any = {"type": "string", "maxLength": 300}
-    for _ in range(17):
+    for _ in range(33):
         schema = {"type": "array", "items": schema}
-    assert json_schema(schema).accepts("[" * 17 + '"a"' + "]" * 17)
+    assert json_schema(schema).accepts("[" * 33 + '"a"' + "]" * 33)
 
 
-def test_indentation_stops_at_depth_16() -> None:
+def test_indentation_stops_at_64_spaces() -> None:
     grammar = json_schema(True)
     value: Any = 1
-    for depth in range(1, 19):
+    for depth in range(1, 36):
         value = [value]
-        assert accepts(grammar, json.dumps(value, indent=2)) == (depth <= 16)
+        assert accepts(grammar, json.dumps(value, indent=2)) == (depth <= 32)
+        assert accepts(grammar, json.dumps(value, indent=4)) == (depth <= 16)
         assert accepts(grammar, json.dumps(value))
 
 

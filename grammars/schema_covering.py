@@ -1,0 +1,119 @@
+"""Sets of objects that lie within others: what the choices of a schema multiply out to often does.
+
+Dropping them leaves the same texts, and a machine that has less to follow at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
+
+from sortition.grammars.schema_facts import Facts, Members, Numbers, Objects, Strings, Terms, joined
+from sortition.grammars.schema_keys import declared, terms_of
+from sortition.grammars.work import charge
+
+Cases: TypeAlias = Callable[[Terms], tuple[Facts, ...]]
+
+COMPARED: Final = 128
+"""Sets of objects that are compared with each other, at most: that many take 0.1 s."""
+
+COMPARISON_STEPS: Final = 10
+"""Steps that comparing two sets takes, both ways."""
+
+
+def uncovered(sets: Sequence[Objects], any_order: bool, cases: Cases) -> Sequence[Objects]:
+    """The sets that lie within none of the others, as far as that is easily seen.
+
+    Unless keys come in any order, a set lies within another only if its texts do, too.
+    """
+    if len(sets) > COMPARED:
+        return sets
+    covering = _Covering(cases, any_order)
+    kept: list[Objects] = []
+    for objects in sets:
+        charge(COMPARISON_STEPS * len(kept))
+        if not any(covering.holds(objects, other) for other in kept):
+            kept = [other for other in kept if not covering.holds(other, objects)]
+            kept.append(objects)
+    return kept
+
+
+class _Covering:
+    def __init__(self, cases: Cases, any_order: bool) -> None:
+        self._cases = cases
+        self._any_order = any_order
+        self._known: dict[tuple[Terms, Terms], bool] = {}
+
+    def holds(self, inner: Objects, outer: Objects) -> bool:
+        """Whether every object of one set is seen to be in the other."""
+        if not (
+            set(outer.required) <= set(inner.required)
+            and outer.low <= max(inner.low, len(inner.required))
+            and (outer.high is None or (inner.high is not None and inner.high <= outer.high))
+            and set(outer.names) <= set(inner.names)
+            and set(outer.having) <= set(inner.having)
+        ):
+            return False
+        names, more = declared(outer), declared(inner)
+        return (
+            (self._any_order or _in_order(names, more))
+            and all(self._others_hold(inner, members) for members in outer.members)
+            and all(
+                self._follows(terms_of(inner, key), terms_of(outer, key))
+                for key in dict.fromkeys([*names, *more])
+            )
+        )
+
+    def _others_hold(self, inner: Objects, members: Members) -> bool:
+        """Whether undeclared keys have what these members ask of them."""
+        if members in inner.members:
+            return True
+        additional: Terms = ()
+        for each in inner.members:
+            if not each.patterns:
+                additional = joined(additional, each.additional)
+        return not members.patterns and self._follows(additional, members.additional)
+
+    def _follows(self, inner: Terms, outer: Terms) -> bool:
+        """Whether every value that fulfils some terms is seen to fulfil others."""
+        if set(outer) <= set(inner):
+            return True
+        known = self._known.get((inner, outer))
+        if known is None:
+            wider = self._cases(outer)
+            known = all(any(_lies_within(one, other) for other in wider) for one in self._cases(inner))
+            self._known[inner, outer] = known
+        return known
+
+
+def _in_order(names: Iterable[str], more: Iterable[str]) -> bool:
+    """Whether all names are among more names, in the same order."""
+    rest = iter(more)
+    return all(name in rest for name in names)
+
+
+def _lies_within(inner: Facts, outer: Facts) -> bool:
+    return (
+        inner.null <= outer.null
+        and inner.true <= outer.true
+        and inner.false <= outer.false
+        and (inner.number is None or _has_numbers(outer.number, inner.number))
+        and (inner.string is None or _has_strings(outer.string, inner.string))
+        and (inner.array is None or (outer.array is not None and inner.array & outer.array == inner.array))
+        and (
+            inner.object is None or (outer.object is not None and inner.object & outer.object == inner.object)
+        )
+    )
+
+
+def _has_numbers(outer: Numbers | None, inner: Numbers) -> bool:
+    if outer is None or inner.values is None:
+        return outer is not None and inner & outer == inner
+    return all(outer.holds(each) and (outer.values is None or each in outer.values) for each in inner.values)
+
+
+def _has_strings(outer: Strings | None, inner: Strings) -> bool:
+    if outer is None or inner.values is None or outer.patterns or outer.formats:
+        return outer is not None and inner & outer == inner
+    common = inner & outer
+    return common is not None and common.values == inner.values
