@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import cache
+from itertools import accumulate, product
 from math import prod
 from typing import Final, Self, TypeAlias
 
-from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, concat, literal
+from sortition.grammars.errors import TooLarge
+from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, concat, counted, literal
+from sortition.grammars.json_lengths import COUNTED
 from sortition.grammars.json_whitespace import Whitespace
 from sortition.grammars.schema_ways import Counted, Marks
 from sortition.grammars.work import charge, expect, meter
 
 EDGE_STEPS: Final = 5
 """Steps that each edge of the graph of a container takes."""
+
+UNROLLED: Final = 8
+"""Items or members beyond those that are listed up to which states tell how many there are. More are counted:
+each comma is one, and is refused where too many would follow."""
 
 
 Value: TypeAlias = Sequence[tuple[Expr, Marks]]
@@ -72,11 +79,13 @@ def object_of(
         wishes: how many wishes the members must have fulfilled at the end.
 
     The node ("member", i, n, m) stands before a member when i declared members are past, n members are
-    written and m is fulfilled; ("after", i, n, m) stands after one. n stays 0 where counts decide nothing.
+    written and m is fulfilled; ("after", i, n, m) stands after one. n stays 0 where counts decide nothing, or
+    where the frame counts commas so that there are no more than `high` members.
     """
-    counting = _Counting.of(members, bool(others), low, high)
+    counting = _Counting.of(members, bool(others), low, high, bool(wishes))
     last_required = max((i + 1 for i, member in enumerate(members) if member.required), default=0)
-    comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
+    required_after = [*accumulate((member.required for member in members[::-1]), initial=0)][::-1]
+    plain = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
     close = concat(whitespace.before_close, literal(b"}"))
     bodies, other = _bodies(members, others, whitespace)
     every = (1 << wishes) - 1
@@ -84,18 +93,23 @@ def object_of(
     expect(EDGE_STEPS * counting.top, "to count members")
     for count, done in product(range(counting.top + 1), _reached([*bodies, other])):
         full, following = counting.is_full(count), counting.after(count)
-        for place in range(len(members) + 1):
+        for place, required in enumerate(required_after):
             before, after = ("member", place, count, done), ("after", place, count, done)
             if not full:
                 if place < len(members):
                     for marks, body in bodies[place].items():
+                        if not members[place].required:
+                            body = counting.leaving(required, following, body)
                         edges.add(before, body, ("after", place + 1, following, done.then(marks)))
                     if not members[place].required:
                         edges.add(before, EMPTY, ("member", place + 1, count, done))
                 for marks, body in other.items():
+                    body = counting.leaving(required, following, body)
                     edges.add(before, body, ("after", place, following, done.then(marks)))
                 if place < len(members) or other:
-                    edges.add(after, comma, before)
+                    # The next that must be there may follow.
+                    most = counting.last_comma(max(required - 1, 0), following)
+                    edges.add(after, plain if most is None else _counting_comma(most, whitespace), before)
             if place >= last_required and count >= counting.least and done.kept | done.last == every:
                 edges.add(after, close, "end")
     edges.add("start", concat(literal(b"{"), whitespace.after_open), ("member", 0, 0, Marks()))
@@ -125,7 +139,7 @@ def unordered_object_of(
     Raises:
         TooLarge: it takes too much work.
     """
-    counting = _Counting.of(members, bool(others), low, high)
+    counting = _Counting.of(members, bool(others), low, high, bool(wishes))
     bits = _bits(members, counting.matters)
     groups: dict[tuple[int, Marks], list[tuple[Expr, Expr]]] = {}
     for bit, key, value in [
@@ -146,18 +160,25 @@ def unordered_object_of(
     edges = _Edges()
     bodies = {group: _pairs(pairs, whitespace) for group, pairs in groups.items()}
     following = {
-        group: concat(
-            whitespace.before_comma,
-            called((whitespace, *pairs), concat(literal(b","), whitespace.after_comma, bodies[group])),
-        )
+        group: called((whitespace, *pairs), concat(literal(b","), whitespace.after_comma, bodies[group]))
         for group, pairs in groups.items()
     }
+
+    @cache
+    def next_member(group: tuple[int, Marks], last: int | None) -> Expr:
+        """A comma, the last one that may be before such a member, and the member."""
+        call = following[group]
+        return concat(whitespace.before_comma, call if last is None else counted(call, 1, 0, last))
+
     for count, done, written in product(range(counting.top + 1), reached, range(1 << told_apart)):
         after = ("after", written, count, done)
         if not counting.is_full(count):
-            for (bit, marks), expr in following.items():
+            for bit, marks in following:
                 if not written & bit & once:
-                    edges.add(after, expr, ("after", written | bit, counting.after(count), done.then(marks)))
+                    total = counting.after(count)
+                    last = counting.last_comma((needed & ~(written | bit)).bit_count(), total)
+                    expr = next_member((bit, marks), last)
+                    edges.add(after, expr, ("after", written | bit, total, done.then(marks)))
         if written & needed == needed and count >= counting.least and done.kept | done.last == every:
             edges.add(after, close, "end")
     if not counting.is_full(0):
@@ -194,17 +215,27 @@ class _Counting:
     Attributes:
         matters: whether it does; the count stays 0 otherwise.
         least, most: how many there are at the end, None for no upper bound.
+        tested: another upper bound, for which the frame counts commas.
     """
 
     matters: bool
     least: int
     most: int | None
+    tested: int | None
 
     @classmethod
-    def of(cls, members: Sequence[Member], open_ended: bool, low: int, high: int | None) -> Self:
+    def of(
+        cls, members: Sequence[Member], open_ended: bool, low: int, high: int | None, wishes: bool
+    ) -> Self:
         required = sum(member.required for member in members)
-        matters = low > required or (high is not None and (open_ended or high < len(members)))
-        return cls(matters, low, high) if matters else cls(False, 0, None)
+        bounded = high is not None and (open_ended or high < len(members))
+        most = high if bounded else None
+        if most is None or most <= required + UNROLLED or wishes:
+            matters = bounded or low > required
+            return cls(matters, low if matters else 0, most, None)
+        if most > COUNTED:
+            most = None
+        return cls(low > required, low if low > required else 0, None, most)
 
     @property
     def top(self) -> int:
@@ -218,6 +249,19 @@ class _Counting:
     def after(self, count: int) -> int:
         """The count after a further member."""
         return min(count + 1, self.top) if self.matters else 0
+
+    def last_comma(self, required: int, count: int) -> int | None:
+        """The number of the last comma after which there is room for a member, and for what is then required.
+
+        `count` is as of after that member. None where the frame does not count.
+        """
+        return None if self.tested is None else self.tested - 1 - max(required, self.least - count)
+
+    def leaving(self, required: int, count: int, member: Expr) -> Expr:
+        """The member, if it leaves room for what is required; arguments as `last_comma`."""
+        last = self.last_comma(required, count)
+        # Where nothing more is required, the comma has seen to it.
+        return member if last is None or last + 1 == self.tested else counted(member, 0, 0, last)
 
 
 def _bodies(
@@ -269,6 +313,8 @@ def array_of(
     stands after i items. Places and counts that decide nothing more are one.
     """
     is_nothing = all(expr is NOTHING for expr, _ in others)
+    if not is_nothing and is_long(len(first), low, high, wanted):
+        return _long_array_of(first, others, low, high, whitespace)
     endless = high is None and not is_nothing
     longest = max(len(first), low, 1) if endless else len(first)
     if high is not None:
@@ -281,8 +327,8 @@ def array_of(
     for counts in product(*(range(top + 1) for top in tops)):
         for index in range(longest + endless):
             after = min(index + 1, longest)
-            for expr, counted in first[index] if index < len(first) else others:
-                sums = [count + step for count, step in zip(counts, counted, strict=True)]
+            for expr, kinds in first[index] if index < len(first) else others:
+                sums = [count + step for count, step in zip(counts, kinds, strict=True)]
                 if all(most is None or total <= most for total, (_, most) in zip(sums, wanted, strict=True)):
                     edges.add(("item", index, counts), expr, ("after", after, tuple(map(min, sums, tops))))
             if index:
@@ -294,3 +340,50 @@ def array_of(
     if low == 0 and not any(least for least, _ in wanted):
         edges.add("start", concat(literal(b"["), whitespace.inside_empty, literal(b"]")), "end")
     return edges.graph("start", "end")
+
+
+def is_long(listed: int, low: int, high: int | None, wanted: Sequence[tuple[int, int | None]]) -> bool:
+    """Whether the items of an array are counted by its commas; arguments as `array_of`."""
+    return not wanted and max(low, high or 0) > listed + UNROLLED
+
+
+def _long_array_of(
+    first: Sequence[Item], others: Item, low: int, high: int | None, whitespace: Whitespace
+) -> Graph:
+    """As `array_of`, where all places after the first item that is not listed are one: commas are counted.
+
+    What may end there has an item that is not listed, so that one is possible; more of them then are, too.
+    """
+    if low > COUNTED:
+        raise TooLarge(f"an array has more than {COUNTED:,} items")
+    last = len(first) + 1
+    edges = _Edges()
+    for index, item in enumerate([*first, others, others]):
+        for expr, _ in item:
+            edges.add(("item", index), expr, ("after", min(index + 1, last)))
+    for index in range(1, last + 1):
+        most = None if high is None or index < last else high - 1
+        edges.add(("after", index), _counting_comma(most, whitespace), ("item", index))
+        if index == last or index >= low:
+            least = low - 1 if index == last else 0
+            edges.add(("after", index), _close(b"]", least, whitespace), "end")
+    edges.add("start", concat(literal(b"["), whitespace.after_open), ("item", 0))
+    if low == 0:
+        edges.add("start", concat(literal(b"["), whitespace.inside_empty, literal(b"]")), "end")
+    return edges.graph("start", "end")
+
+
+def _counting_comma(most: int | None, whitespace: Whitespace) -> Expr:
+    """A comma that is counted, and is at most the one of this number."""
+    return concat(whitespace.before_comma, counted(literal(b","), 1, 0, most), whitespace.after_comma)
+
+
+def _close(bracket: bytes, least: int, whitespace: Whitespace) -> Expr:
+    """The end of a container that has at least so many commas."""
+    close = literal(bracket)
+    if least <= 0:
+        return concat(whitespace.before_close, close)
+    if whitespace.before_comma is EMPTY:
+        return counted(concat(whitespace.before_close, close), 0, least, None)
+    # The same whitespace leads to a comma.
+    return concat(whitespace.before_close, counted(close, 0, least, None))

@@ -31,7 +31,7 @@ LEVELS: Final = 2_000
 
 
 COUNTED: Final = 1 << 30
-"""Characters up to which strings are counted, in 32 bits; no text is that long."""
+"""Characters and commas up to which frames count, in 32 bits; no text is that long."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,14 @@ from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfi
 from sortition.grammars.expr import NOTHING, Call, Expr, Graph, alternative, concat, literal
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_characters import Spelling
-from sortition.grammars.json_containers import Member, Value, array_of, object_of, unordered_object_of
+from sortition.grammars.json_containers import (
+    Member,
+    Value,
+    array_of,
+    is_long,
+    object_of,
+    unordered_object_of,
+)
 from sortition.grammars.json_numbers import NUMBER, number
 from sortition.grammars.json_strings import (
     any_string,
@@ -223,6 +230,8 @@ class _ArrayPlan:
     @property
     def places(self) -> int:
         """The places where a line may be broken."""
+        if is_long(len(self.first), self.low, self.high, self.wanted):
+            return len(self.first) + 3
         return max(len(self.first), self.high or self.low) + 2
 
     def inner(self) -> Iterator[str]:
