@@ -87,6 +87,7 @@ def extract(
     served_model: str | None = None,
     server: str | None = None,
     whitespace: str = "default",
+    any_order: bool = False,
     constrained: bool = True,
     text_field: str = "text",
     id_field: str = "id",
@@ -117,6 +118,7 @@ def extract(
         server: how that server takes a schema: ``"sortition"`` if it runs our processor,
             ``"response_format"`` if it has means of its own; by default it is asked.
         whitespace: what may stand between JSON tokens, see `json_schema`.
+        any_order: whether declared keys may come in any order, see `json_schema`.
         constrained: False to let the model write what it likes, for comparison.
         text_field, id_field: names of the fields of JSON lines and mappings.
         progress: show warnings and a bar on standard error.
@@ -133,7 +135,7 @@ def extract(
     given, schema = schema, read_schema(schema)
     template = Template(read_text(prompt) if isinstance(prompt, Path) else prompt or DEFAULT_TEMPLATE)
     work = read_documents(documents, text_field=text_field, id_field=id_field)
-    grammar = json_schema(schema, whitespace=whitespace) if constrained else None
+    grammar = json_schema(schema, whitespace=whitespace, any_order=any_order) if constrained else None
     check = validator(schema)
     if grammar is not None:
         # Built here, so that what cannot be built is known before a model loads.
@@ -156,6 +158,7 @@ def extract(
         chat=chat,
         device=device,
         whitespace=whitespace,
+        any_order=any_order,
         tensor_parallel_size=tensor_parallel_size,
         data_parallel_size=data_parallel_size,
         base_url=base_url,
@@ -177,6 +180,7 @@ def extract(
                 "server": job.server,
                 "max_tokens": max_tokens,
                 "whitespace": whitespace,
+                "any_order": any_order,
                 "constrained": constrained,
                 "chat": chat,
             }

@@ -34,7 +34,8 @@ def settled(job: Job) -> Job:
     """The job with what the server has to say filled in: its model's name, and how it takes a schema.
 
     Raises:
-        InputError: no usable URL, no answer, no model, or whitespace that the server would not be told of.
+        InputError: no usable URL, no answer, no model, or an option of the grammar
+            that the server would not be told of.
     """
     if job.base_url is None:
         raise InputError("the engine 'openai' needs base_url, such as http://localhost:8000/v1")
@@ -53,8 +54,10 @@ def settled(job: Job) -> Job:
         raise InputError(str(problem)) from None
     except Refused as problem:
         raise InputError(f"{job.base_url}: {problem}{HINTS.get(problem.status, '')}") from None
-    if job.server == "response_format" and job.whitespace != "default":
-        raise InputError("whitespace is only for servers that run our processor")
+    if job.server == "response_format":
+        for name, chosen in (("whitespace", job.whitespace != "default"), ("any_order", job.any_order)):
+            if chosen:
+                raise InputError(f"{name} is only for servers that run our processor")
     return job
 
 
@@ -96,8 +99,9 @@ class OpenAIEngine:
         job = self._job
         constraint: dict[str, Any] = {}
         if job.grammar is not None and job.server == "sortition":
-            fields = request(json_schema=job.schema, whitespace=job.whitespace, as_text=True)
-            constraint["vllm_xargs"] = fields
+            constraint["vllm_xargs"] = request(
+                json_schema=job.schema, whitespace=job.whitespace, any_order=job.any_order, as_text=True
+            )
         elif job.grammar is not None:
             constraint["response_format"] = {
                 "type": "json_schema",

@@ -55,6 +55,17 @@ def test_help_names_the_commands() -> None:
     assert all(command in run("--help").output for command in ("extract", "compile", "show"))
 
 
+def test_extract_takes_keys_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The grammar judges where no validator is installed.
+    monkeypatch.setattr(extract_module, "validator", lambda schema: None)
+    properties = {"a": {"type": "integer"}, "b": {"type": "integer"}}
+    Path("schema.json").write_text(json.dumps({"type": "object", "properties": properties}))
+    Path("keys.jsonl").write_text(json.dumps({"text": '{"b": 1, "a": 2}'}))
+    options = "--overwrite", "--quiet"
+    assert run_extract(*options, documents="keys.jsonl").exit_code == 1
+    assert run_extract(*options, "--any-order", documents="keys.jsonl").exit_code == 0
+
+
 def test_extract_writes_records_and_a_summary() -> None:
     result = run_extract()
     assert result.exit_code == 1

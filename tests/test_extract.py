@@ -313,6 +313,7 @@ def test_documents_may_be_added_at_the_end(tmp_path: Path) -> None:
         {"max_tokens": 7},
         {"prompt": "{document} "},
         {"whitespace": "compact"},
+        {"any_order": True},
         {"chat": False},
         {"constrained": False},
     ],

@@ -125,6 +125,9 @@ def _extract(
     whitespace: Annotated[
         str, typer.Option(help="Between JSON tokens: default, compact, any or a regex.")
     ] = "default",
+    any_order: Annotated[
+        bool, typer.Option("--any-order", help="Declared keys may come in any order.")
+    ] = False,
     text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text",
     id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds its id.")] = "id",
     unconstrained: Annotated[
@@ -159,6 +162,7 @@ def _extract(
                 served_model=served_model,
                 server=server,
                 whitespace=whitespace,
+                any_order=any_order,
                 constrained=not unconstrained,
                 text_field=text_field,
                 id_field=id_field,
