@@ -356,6 +356,7 @@ def _long_array_of(
     """
     if low > COUNTED:
         raise TooLarge(f"an array has more than {COUNTED:,} items")
+    high = None if high is not None and high > COUNTED else high
     last = len(first) + 1
     edges = _Edges()
     for index, item in enumerate([*first, others, others]):

@@ -427,6 +427,8 @@ class _Lowering:
             with _placed(name_terms):
                 keys = keys.intersect(keys_of(name_terms, self.logic.cases))
         rule = self._fresh("a key of a pattern")
+        if name_terms:
+            self.origins[rule] = Origin.of(name_terms, "string")
         self._string_rule(rule, name_terms, partial(of_language, keys, True))
         return rule
 

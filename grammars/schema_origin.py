@@ -21,7 +21,10 @@ COSTLY: Final[dict[Kind, tuple[str, ...]]] = {
     "number": ("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum"),
     "string": ("pattern", "maxLength", "minLength", "format", "enum", "const"),
     "array": ("maxItems", "minItems", "prefixItems", "contains", "items"),
-    "object": ("properties", "patternProperties", "minProperties", "maxProperties", "required"),
+    "object": (
+        *("properties", "patternProperties", "minProperties", "maxProperties", "required"),
+        *("propertyNames", "additionalProperties"),
+    ),
 }
 """Keywords that make a rule large, the likeliest first."""
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations
+from math import ceil, floor
 from typing import Final, TypeAlias
 
 from sortition.grammars.schema_assertions import opposite
@@ -75,7 +77,7 @@ def values_of(terms: Terms, cases: Callable[[Terms], tuple[Facts, ...]]) -> list
     """Every value that fulfils terms and maybe some more, one by one; None where they cannot be listed."""
     values: list[Facts] = []
     for facts in cases(terms):
-        numbers = facts.number.values if facts.number else ()
+        numbers = _few_numbers(facts.number) if facts.number else ()
         strings = facts.string.values if facts.string else ()
         if facts.array or facts.object or numbers is None or strings is None:
             return None
@@ -84,6 +86,19 @@ def values_of(terms: Terms, cases: Callable[[Terms], tuple[Facts, ...]]) -> list
         values.extend(Facts(number=Numbers(values=(value,))) for value in numbers)
         values.extend(Facts(string=Strings(values=(value,))) for value in strings)
     return list(dict.fromkeys(values))
+
+
+def _few_numbers(numbers: Numbers) -> Sequence[Fraction] | None:
+    """Every number of a set, None where they are more than `DIFFERENT` or cannot be listed."""
+    if numbers.values is not None:
+        return numbers.values
+    steps = ((Fraction(1),) if numbers.integral else ()) + numbers.divisors
+    if not steps or numbers.low is None or numbers.high is None:
+        return None
+    first, last = ceil(numbers.low / steps[0]), floor(numbers.high / steps[0])
+    if last - first > DIFFERENT:
+        return None
+    return [value for value in (each * steps[0] for each in range(first, last + 1)) if numbers.holds(value)]
 
 
 def member_ways(

@@ -200,6 +200,7 @@ def test_compiled_loops_on_a_real_vocabulary() -> None:
         {"patternProperties": {"^x": {"type": "number"}}, "properties": {"face": {"format": "date"}}},
         {"enum": ["abc", "abd", 12, {"key": ["\\u00e9"]}]},
         {"pattern": "^[a-z]+$", "type": "string"},
+        {"items": {"type": "integer"}, "minItems": 12, "maxItems": 40, "type": "array"},
         {"items": {"pattern": "th|[Hh]ot", "type": "string"}},
         {},
     ],

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from sortition.grammars import errors
+from sortition.grammars import errors, json_containers
 from sortition.grammars import json_schema as lowering
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfiable
 from sortition.grammars.grammar import Grammar
@@ -128,6 +128,13 @@ def test_whitespace_must_be_whitespace() -> None:
         json_schema(True, whitespace="x?")
     with pytest.raises(Invalid):
         json_schema(True, whitespace="(")
+
+
+def test_keys_are_blamed_where_their_names_stand() -> None:
+    lengths = [{"minLength": 900 * number, "maxLength": 1000 * number} for number in range(1, 9)]
+    with pytest.raises(TooLarge) as caught:
+        _ = json_schema({"properties": {"x": {}}, "propertyNames": {"oneOf": lengths}}).machine
+    assert (caught.value.pointer, caught.value.keyword) == ("/propertyNames", "oneOf")
 
 
 def test_formats_can_be_annotations() -> None:
@@ -574,4 +581,5 @@ def test_case_with_calls_for_characters_and_lines(
 ) -> None:
     """Grammars that count far, or that are large, are written in another way; the languages are the same."""
     monkeypatch.setattr(lowering, "FAR", -1)
+    monkeypatch.setattr(json_containers, "UNROLLED", 0)
     test_case(case)

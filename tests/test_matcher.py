@@ -342,6 +342,7 @@ SCHEMAS: list[object] = [
     {"type": "object", "additionalProperties": {"type": "string", "maxLength": 30}},
     {"type": "array", "prefixItems": [{"type": "string", "format": "date"}, {"type": "boolean"}]},
     {"type": "string", "minLength": 20, "maxLength": 60},
+    {"type": "array", "prefixItems": [{"type": "null"}], "items": {"type": "integer"}, "maxItems": 12},
     {
         "type": "object",
         "properties": {
