@@ -76,7 +76,8 @@ class Composition:
     """The maps of all tokens of a vocabulary.
 
     Attributes:
-        map_of_token: int32 [vocabulary], `DEAD` for a token that is accepted nowhere.
+        map_of_word: int32 [words + 1], `DEAD` for a word that is accepted nowhere, and at the end.
+        word_of_token: int32 [vocabulary], -1 for a token without bytes.
         start: int64 [maps + 1], where each map's outcomes begin.
         outcomes: int32 [2, outcomes]: target, effect. Effect >= 0 is the number of the pushed string, and
             target the state; effect < 0 is ``~(guard * endings + ending)`` of the frame that was left, and
@@ -94,7 +95,8 @@ class Composition:
             adds nothing.
     """
 
-    map_of_token: Ints
+    map_of_word: Ints
+    word_of_token: Ints
     start: Wide
     outcomes: Ints
     grouping: Ints
@@ -105,6 +107,11 @@ class Composition:
     push_site: Ints
     push_count: Ints
     guards: Ints
+
+    @property
+    def map_of_token(self) -> Ints:
+        """int32 [vocabulary], `DEAD` for a token that is accepted nowhere."""
+        return self.map_of_word.take(self.word_of_token, mode="wrap")
 
     @property
     def ends(self) -> Flags:
@@ -126,7 +133,7 @@ def compose(machine: Machine, trie: Trie) -> Composition:
         TooLarge: the maps have more than `ELEMENT_BUDGET` elements.
     """
     composer = Composer(machine)
-    return composer.composition(composer.walk(trie))
+    return composer.composition(composer.walk(trie), trie.node_of_token)
 
 
 def check_elements(count: int) -> None:
@@ -217,14 +224,15 @@ class Composer:
             self._reserve(len(ever), len(at))
             self._identity_of_ending[ever] = self._numbered(at, target[at], effect[at], sizes[ever])
 
-    def composition(self, map_of_token: Ints) -> Composition:
+    def composition(self, map_of_word: Ints, word_of_token: Ints) -> Composition:
         """All maps so far, as arrays."""
         start = self._start[: len(self) + 1].copy()
         check_elements(int(start[-1]))
         sources, outcomes = self._elements[0, : start[-1]], self._elements[1:, : start[-1]]
         within = np.arange(start[-1]) - np.repeat(start[:-1], np.diff(start))
         return Composition(
-            map_of_token,
+            map_of_word,
+            word_of_token,
             start,
             outcomes.copy(),
             np.arange(len(self), dtype=np.int32),
@@ -246,7 +254,7 @@ class Composer:
         return number
 
     def walk(self, trie: Trie) -> Ints:
-        """The maps of all tokens of a trie."""
+        """The maps of all nodes of a trie, and `DEAD` at the end."""
         map_of_node = np.full(len(trie.parent) + 1, DEAD, np.int32)
         # The map of the root is found by parent -1.
         map_of_node[-1] = IDENTITY
@@ -257,10 +265,8 @@ class Composer:
             if not live.size:
                 break
             map_of_node[level.start + live] = self.step(before[live], unit[level][live])
-        # Tokens without bytes have node -1, and are accepted nowhere.
         map_of_node[-1] = DEAD
-        found: Ints = map_of_node[trie.node_of_token]
-        return found
+        return map_of_node
 
     def step(self, maps: NDArray[np.integer], units: Wide) -> Ints:
         """The maps of words that go on by one byte of these classes, `DEAD` where no state survives."""

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numba
 import numpy as np
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from sortition.grammars import compose as definition
 from sortition.grammars.compose import (
@@ -34,6 +32,7 @@ from sortition.grammars.compose import (
     Ints,
 )
 from sortition.grammars.descent import CLOSED, OUTSIDE, Descent, bodies
+from sortition.grammars.jit import FACTOR, FIRST, SHIFT, borrowed, inlined, mixed
 from sortition.grammars.machine import ENDLESS
 
 if TYPE_CHECKING:
@@ -52,10 +51,6 @@ ABSENT: Final = -1
 SCATTERED: Final = -3
 """Outcomes of a map lie at several places, or in no string."""
 
-_FIRST: Final = np.uint64(0x9E3779B97F4A7C15)
-_FACTOR: Final = np.uint64(0x9FB21C651E98DF25)
-_SHIFT: Final = np.uint64(28)
-_HALF: Final = np.uint64(32)
 _LETTER: Final = ord("a")
 
 # What a tally counts: maps, groupings, joins, marks, identities, places in rows, and what a row holds.
@@ -71,50 +66,15 @@ EMPTY: Final = -1
 """A slot without a number."""
 
 
-# Passing some forty arrays from function to function takes more time than what the functions do: the median
-# of real schemas takes 6.3 ms that way, and 2.5 ms in one piece.
-_inlined: Final = numba.njit(nogil=True, forceinline=True)
-
-
-@intrinsic
-def _borrowed(_: Any, array: Any) -> Any:
-    """The same array, of which numba counts no references: in loops this small, that takes most of the time.
-
-    Whoever calls compiled code with the array holds it.
-    """
-
-    def without_owner(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        view = context.make_array(signature.args[0])(context, builder, arguments[0])
-        view.meminfo = cgutils.get_null_value(view.meminfo.type)
-        return view._getvalue()
-
-    return array(array), without_owner
-
-
-@intrinsic
-def _borrowed_all(_: Any, arrays: Any) -> Any:
-    """`_borrowed` for each array of a tuple."""
-
-    def without_owners(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        views = arguments[0]
-        for index, array in enumerate(signature.args[0]):
-            view = context.make_array(array)(context, builder, builder.extract_value(views, index))
-            view.meminfo = cgutils.get_null_value(view.meminfo.type)
-            views = builder.insert_value(views, view._getvalue(), index)
-        return views
-
-    return arrays(arrays), without_owners
-
-
-@_inlined
+@inlined
 def _string_slot(strings: Any, below: int, site: int, counted: int) -> Any:
     """The slot of the string `below` with this site and count on top, or the empty one where it would be."""
     parent, sites, counts, slots, _ = strings
     last = len(slots) - 1
-    code = (_FIRST ^ np.uint64(np.int64(below))) * _FACTOR
-    code = (code ^ (code >> _SHIFT) ^ np.uint64(np.int64(site))) * _FACTOR
-    code = (code ^ (code >> _SHIFT) ^ np.uint64(counted)) * _FACTOR
-    slot = np.int64((code ^ (code >> _SHIFT)) & np.uint64(last))
+    code = (FIRST ^ np.uint64(np.int64(below))) * FACTOR
+    code = (code ^ (code >> SHIFT) ^ np.uint64(np.int64(site))) * FACTOR
+    code = (code ^ (code >> SHIFT) ^ np.uint64(counted)) * FACTOR
+    slot = np.int64((code ^ (code >> SHIFT)) & np.uint64(last))
     while slots[slot] >= 0 and (
         parent[slots[slot]] != below or sites[slots[slot]] != site or counts[slots[slot]] != counted
     ):
@@ -122,7 +82,7 @@ def _string_slot(strings: Any, below: int, site: int, counted: int) -> Any:
     return slot
 
 
-@_inlined
+@inlined
 def _push(strings: Any, below: int, site: int, counted: int) -> Any:
     """The number of the string `below` with this site and count on top."""
     parent, sites, counts, slots, count = strings
@@ -136,15 +96,15 @@ def _push(strings: Any, below: int, site: int, counted: int) -> Any:
     return np.int64(slots[slot])
 
 
-@_inlined
+@inlined
 def _guard_slot(guards: Any, low: int, high: int, added: int) -> Any:
     """The slot of a guard, or the empty one where it would be."""
     rows, slots, _ = guards
     last = len(slots) - 1
-    code = (_FIRST ^ np.uint64(low)) * _FACTOR
-    code = (code ^ (code >> _SHIFT) ^ np.uint64(high)) * _FACTOR
-    code = (code ^ (code >> _SHIFT) ^ np.uint64(added)) * _FACTOR
-    slot = np.int64((code ^ (code >> _SHIFT)) & np.uint64(last))
+    code = (FIRST ^ np.uint64(low)) * FACTOR
+    code = (code ^ (code >> SHIFT) ^ np.uint64(high)) * FACTOR
+    code = (code ^ (code >> SHIFT) ^ np.uint64(added)) * FACTOR
+    slot = np.int64((code ^ (code >> SHIFT)) & np.uint64(last))
     while slots[slot] >= 0 and (
         rows[0, slots[slot]] != low or rows[1, slots[slot]] != high or rows[2, slots[slot]] != added
     ):
@@ -152,7 +112,7 @@ def _guard_slot(guards: Any, low: int, high: int, added: int) -> Any:
     return slot
 
 
-@_inlined
+@inlined
 def _guard(guards: Any, low: int, high: int, added: int) -> Any:
     """The number of a guard."""
     rows, slots, count = guards
@@ -164,7 +124,7 @@ def _guard(guards: Any, low: int, high: int, added: int) -> Any:
     return np.int64(slots[slot])
 
 
-@_inlined
+@inlined
 def _reader(machine: Any, strings: Any, state: Any, string: Any, unit: int) -> Any:
     """The state that reads a byte, and its string: frames that are over lapse.
 
@@ -185,7 +145,7 @@ def _reader(machine: Any, strings: Any, state: Any, string: Any, unit: int) -> A
     return np.int64(state), np.int64(string)
 
 
-@_inlined
+@inlined
 def _settled(machine: Any, strings: Any, guards: Any, state: Any, string: Any) -> Any:
     """What becomes of a state that has been reached, and its string: target and effect.
 
@@ -203,7 +163,7 @@ def _settled(machine: Any, strings: Any, guards: Any, state: Any, string: Any) -
     return _left(machine, strings, guards, state, string)
 
 
-@_inlined
+@inlined
 def _left(machine: Any, strings: Any, guards: Any, state: Any, string: Any) -> Any:
     """The target and the effect of leaving the frame in which the token began."""
     ending, returns, identity_of_ending = machine[2], machine[4], machine[5]
@@ -215,7 +175,7 @@ def _left(machine: Any, strings: Any, guards: Any, state: Any, string: Any) -> A
     return np.int64(NOWHERE if rest == DEAD else rest), ~np.int64(bounds * len(returns) + its)
 
 
-@_inlined
+@inlined
 def _counted(machine: Any, strings: Any, guards: Any, state: int, outcome: int, string: Any) -> Any:
     """The string after one outcome of a state's test, -1 if that is impossible."""
     step, cuts = machine[10], machine[11]
@@ -242,7 +202,7 @@ def _counted(machine: Any, strings: Any, guards: Any, state: int, outcome: int, 
     return _push(strings, -1, -1, _guard(guards, low, high, added))
 
 
-@_inlined
+@inlined
 def _is_settled(place: Any, node: int, settled: Any, number: int) -> Any:
     """Whether all states of a map lie where the prefix of a node gets to inside strings.
 
@@ -306,21 +266,15 @@ def _prepared(move: Any, call: Any, ending: Any, returns: Any, test: Any) -> Any
     return leaf, plain, start, return_state[: start[-1]].copy()
 
 
-@_inlined
-def _mixed(code: Any, item: Any) -> Any:
-    code = (code ^ np.uint64(np.uint32(item))) * _FACTOR
-    return code ^ (code >> _SHIFT)
-
-
-@_inlined
+@inlined
 def _grouping(groupings: Any, tally: Any, end: int) -> Any:
     """The number of the grouping that stands after all others, up to `end`; it is entered if it is new."""
     start, items, slots, hashes = groupings
     fresh = tally[_GROUPINGS]
     used = start[fresh]
-    code = _FIRST
+    code = FIRST
     for place in range(used, end):
-        code = _mixed(_mixed(code, items[0, place]), items[1, place])
+        code = mixed(mixed(code, items[0, place]), items[1, place])
     last = len(slots) - 1
     slot = np.int64(code & np.uint64(last))
     while slots[slot] >= 0:
@@ -345,7 +299,7 @@ def _grouping(groupings: Any, tally: Any, end: int) -> Any:
     return np.int64(fresh)
 
 
-@_inlined
+@inlined
 def _joined(
     grouping: int, groupings: Any, joins: Any, scratch: Any, tally: Any, pairs: int, groups: int
 ) -> Any:  # fmt: skip
@@ -360,10 +314,10 @@ def _joined(
     start, data, result, slots, hashes = joins
     fresh = tally[_JOINS]
     used = start[fresh]
-    code = _mixed(_FIRST, grouping)
+    code = mixed(FIRST, grouping)
     data[used] = grouping
     for pair in range(pairs):
-        code = _mixed(_mixed(code, old[pair]), new[pair])
+        code = mixed(mixed(code, old[pair]), new[pair])
         data[used + 1 + 2 * pair], data[used + 2 + 2 * pair] = old[pair], new[pair]
     size = 1 + 2 * pairs
     last = len(slots) - 1
@@ -396,7 +350,7 @@ def _joined(
     return np.int64(result[fresh])
 
 
-@_inlined
+@inlined
 def _point(old: Any, first_pair: Any, pairs: int, groups: int) -> None:
     """Where the pairs of each old group begin."""
     pair = 0
@@ -406,14 +360,14 @@ def _point(old: Any, first_pair: Any, pairs: int, groups: int) -> None:
         first_pair[group] = pair
 
 
-@_inlined
+@inlined
 def _numbered(maps: Any, place_of_state: Any, scratch: Any, tally: Any, grouping: int, count: int) -> Any:
     """The number of the map of a grouping and so many outcomes, which is entered if it is new."""
     start, outcomes, grouping_of_map, _, slots, hashes, _ = maps
     target, effect = scratch[3], scratch[4]
-    code = _mixed(_FIRST, grouping)
+    code = mixed(FIRST, grouping)
     for index in range(count):
-        code = _mixed(_mixed(code, target[index]), effect[index])
+        code = mixed(mixed(code, target[index]), effect[index])
     last = len(slots) - 1
     slot = np.int64(code & np.uint64(last))
     while slots[slot] >= 0:
@@ -445,7 +399,7 @@ def _numbered(maps: Any, place_of_state: Any, scratch: Any, tally: Any, grouping
     return np.int64(fresh)
 
 
-@_inlined
+@inlined
 def _settle(maps: Any, place_of_state: Any, number: int) -> None:
     """Find out at which place of each kind of string all outcomes of a map lie that are of the kind."""
     start, outcomes, settled = maps[0], maps[1], maps[6]
@@ -472,7 +426,7 @@ def _settle(maps: Any, place_of_state: Any, number: int) -> None:
             return
 
 
-@_inlined
+@inlined
 def _enter_identities(
     machine: Any, maps: Any, groupings: Any, scratch: Any, tally: Any, identity_of_ending: Any
 ) -> None:
@@ -497,7 +451,7 @@ def _enter_identities(
     tally[_IDENTITIES] = tally[_MAPS]
 
 
-@_inlined
+@inlined
 def _identity(
     states: Any, ending: Any, leaf: Any, place_of_state: Any, maps: Any, groupings: Any, scratch: Any,
     tally: Any,
@@ -519,12 +473,12 @@ def _identity(
     return _numbered(maps, place_of_state, scratch, tally, _grouping(groupings, tally, end), count)
 
 
-@_inlined
+@inlined
 def _group(scratch: Any, mark: int, to: int, how: int, count: int) -> Any:
     """The number of an outcome among the first ones, which is put after them if it is new."""
     target, effect, slots, marks = scratch[3], scratch[4], scratch[5], scratch[6]
     last = len(slots) - 1
-    slot = np.int64(_mixed(_mixed(_FIRST, to), how) & np.uint64(last))
+    slot = np.int64(mixed(mixed(FIRST, to), how) & np.uint64(last))
     while marks[slot] == mark:
         group = slots[slot]
         if target[group] == to and effect[group] == how:
@@ -536,7 +490,7 @@ def _group(scratch: Any, mark: int, to: int, how: int, count: int) -> Any:
     return np.int64(count)
 
 
-@_inlined
+@inlined
 def _compose(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, needed: Any) -> Any:
     """`Composer._compose` of one map and one byte class.
 
@@ -637,7 +591,7 @@ def _compose(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, need
     return found
 
 
-@_inlined
+@inlined
 def _without_unreturnable(
     machine: Any, groupings: Any, scratch: Any, tally: Any, grouping: int, pairs: int, count: int, groups: int
 ) -> Any:
@@ -686,7 +640,7 @@ def _without_unreturnable(
     return remaining, left
 
 
-@_inlined
+@inlined
 def _composed(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, waiting: Any) -> Any:
     """A composition, and first of all those that it needs; or `NO_ROOM`."""
     memo = stores[0][3]
@@ -700,7 +654,7 @@ def _composed(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, wai
     return np.int64(memo[key])
 
 
-@_inlined
+@inlined
 def _below(
     trie: Any, node: int, number: int, byte_class: Any, machine: Any, stores: Any, scratch: Any, tally: Any,
     waiting: Any, map_of_word: Any,
@@ -747,7 +701,7 @@ def _below(
     return np.int64(number)
 
 
-@_inlined
+@inlined
 def _enter(slots: Any, code: Any, number: int) -> None:
     """Put a number into the first free slot for a hash."""
     last = len(slots) - 1
@@ -767,10 +721,10 @@ def _walk(
 
     The slots of all stores are empty: this enters what there is.
     """
-    trie, machine, maps = _borrowed_all(trie), _borrowed_all(machine), _borrowed_all(maps)
-    groupings, joins, strings = _borrowed_all(groupings), _borrowed_all(joins), _borrowed_all(strings)
-    guards, rows, scratch = _borrowed_all(guards), _borrowed_all(rows), _borrowed_all(scratch)
-    tally, waiting = _borrowed(tally), _borrowed(waiting)
+    trie, machine, maps = borrowed(trie), borrowed(machine), borrowed(maps)
+    groupings, joins, strings = borrowed(groupings), borrowed(joins), borrowed(strings)
+    guards, rows, scratch = borrowed(guards), borrowed(rows), borrowed(scratch)
+    tally, waiting = borrowed(tally), borrowed(waiting)
     stores = maps, groupings, joins, strings, guards, rows
     for number in range(tally[_MAPS]):
         _enter(maps[4], maps[5][number], number)
@@ -819,7 +773,7 @@ def _walk(
     return len(byte)
 
 
-@_inlined
+@inlined
 def _spread_places(
     body: Any, byte_class: Any, state: int, move: Any, call: Any, ending: Any, leaf: Any, test: Any,
     place_of_state: Any, state_at: Any,
@@ -953,7 +907,6 @@ class _Composer:
         """The maps of all words of a trie."""
         descent = self._descent
         map_of_node = np.empty(len(descent.byte) + 1, np.int32)
-        # Tokens that are no words, of number -1, are accepted nowhere.
         map_of_word = np.full(len(descent.node_of_word) + 1, DEAD, np.int32)
         node = 0
         while node < len(descent.byte):
@@ -964,7 +917,7 @@ class _Composer:
             )  # fmt: skip
             if node < len(descent.byte):
                 self._grow()
-        return self._result(map_of_word.take(descent.word_of_token, mode="wrap"))
+        return self._result(map_of_word)
 
     def _grow(self) -> None:
         """Twice the room in the stores that are half full, or in all if none is, and empty slots."""
@@ -1002,12 +955,13 @@ class _Composer:
         for slots in (self._maps[4], self._groupings[2], self._joins[3], self._strings[3], self._guards[1]):
             slots.fill(EMPTY)
 
-    def _result(self, map_of_token: Ints) -> Composition:
+    def _result(self, map_of_word: Ints) -> Composition:
         maps, groupings = int(self._tally[_MAPS]), int(self._tally[_GROUPINGS])
         start, group_start = self._maps[0][: maps + 1], self._groupings[0][: groupings + 1]
         strings, guards = int(self._strings[4][0]), int(self._guards[2][0])
         return Composition(
-            map_of_token,
+            map_of_word,
+            self._descent.word_of_token,
             start,
             np.ascontiguousarray(self._maps[1][:, : start[-1]]),
             self._maps[2][:maps],

@@ -61,16 +61,7 @@ class Frames:
     @staticmethod
     def of_bytes(machine: Machine) -> Frames:
         """Frames as bytes go through them."""
-        # Neighbouring classes often lead to the same place: the first of them is enough to sort.
-        differs = np.ones(machine.move.shape, np.bool_)
-        differs[:, 1:] = (machine.move[:, 1:] != machine.move[:, :-1]) | (
-            machine.call[:, 1:] != machine.call[:, :-1]
-        )
-        source, unit = places(differs & (machine.move >= 0))
-        edges = distinct(np.stack([source, machine.call[source, unit] + 1, machine.move[source, unit]]))
-        edges[1] -= 1
-        calls = edges[:, edges[1] >= 0]
-        plain = edges[:, edges[1] < 0][::2]
+        plain, calls = accelerate.best(steps_of)(machine.move, machine.call)
         return _frames(machine, plain, calls, np.empty((2, 0), np.int64), len(machine.move))
 
     @staticmethod
@@ -100,6 +91,17 @@ class Frames:
             calls.add((source, int(sites[number, 0]), inner))
         edges = np.array(sorted(calls), np.int64).reshape(-1, 3).T
         return _frames(machine, plain, edges, ended, count + len(auxiliary))
+
+
+def steps_of(move: Ints, call: Ints) -> tuple[Wide, Wide]:
+    """`Frames.plain` and `Frames.calls` of single bytes: each step once, in order."""
+    # Neighbouring classes often lead to the same place: the first of them is enough to sort.
+    differs = np.ones(move.shape, np.bool_)
+    differs[:, 1:] = (move[:, 1:] != move[:, :-1]) | (call[:, 1:] != call[:, :-1])
+    source, unit = places(differs & (move >= 0))
+    edges = distinct(np.stack([source, call[source, unit] + 1, move[source, unit]]))
+    edges[1] -= 1
+    return edges[:, edges[1] < 0][::2], edges[:, edges[1] >= 0]
 
 
 def _frames(machine: Machine, plain: Wide, calls: Wide, ended: Wide, states: int) -> Frames:

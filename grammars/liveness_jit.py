@@ -13,7 +13,8 @@ import numpy as np
 from numba import types
 
 from sortition.grammars import liveness
-from sortition.grammars.liveness import NEVER, Flags, Frames, Wide
+from sortition.grammars.jit import sort
+from sortition.grammars.liveness import NEVER, Flags, Frames, Ints, Wide
 
 
 @numba.njit(nogil=True)
@@ -29,6 +30,41 @@ def _by(keys: Any, bound: int) -> Any:
         indices[start[keys[index] + 1]] = index
         start[keys[index] + 1] += 1
     return start, indices
+
+
+@numba.njit(cache=True, nogil=True)
+def _steps(move: Any, call: Any) -> Any:
+    """`liveness.steps_of`."""
+    states, columns = move.shape
+    plain, calls = np.empty((2, move.size), np.int64), np.empty((3, move.size), np.int64)
+    stay = enter = 0
+    keys = np.empty(columns, np.int64)
+    for source in range(states):
+        count, before = 0, np.int64(-1)
+        for column in range(columns):
+            if move[source, column] >= 0:
+                key = np.int64(call[source, column] + 1) * states + move[source, column]
+                if key != before:
+                    keys[count] = before = key
+                    count += 1
+        sort(keys, count)
+        before = np.int64(-1)
+        for key in keys[:count]:
+            site, target = key // states - 1, key % states
+            if key != before and site < 0:
+                plain[0, stay], plain[1, stay] = source, target
+                stay += 1
+            elif key != before:
+                calls[0, enter], calls[1, enter], calls[2, enter] = source, site, target
+                enter += 1
+            before = key
+    return plain[:, :stay].copy(), calls[:, :enter].copy()
+
+
+def steps_of(move: Ints, call: Ints) -> tuple[Wide, Wide]:
+    """`liveness.steps_of`."""
+    found: tuple[Wide, Wide] = _steps(np.ascontiguousarray(move), np.ascontiguousarray(call))
+    return found
 
 
 @numba.njit(cache=True, nogil=True)
@@ -219,11 +255,13 @@ def spread_labels(source: Wide, target: Wide, states: Wide, labels: Wide, shape:
 REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     liveness.room_needed: room_needed,
     liveness.spread_labels: spread_labels,
+    liveness.steps_of: steps_of,
 }
 
 _WIDE = types.int64[::1]
 _ROWS = types.int64[:, ::1]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _spread: (_WIDE, _WIDE, _WIDE, _WIDE, types.boolean[:, ::1]),
+    _steps: (types.int32[:, ::1], types.int32[:, ::1]),
     _room: (_ROWS, _ROWS, _ROWS, _ROWS, _ROWS, types.int64, types.boolean[::1], types.int64),
 }

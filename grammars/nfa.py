@@ -7,13 +7,17 @@ construction is Thompson's (CACM 11(6), 1968) with hash-consing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Final, NamedTuple
+from itertools import chain, pairwise
+from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sortition.grammars import accelerate
 from sortition.grammars.cache import Cache
 from sortition.grammars.errors import Invalid, TooLarge
 from sortition.grammars.expr import (
@@ -59,6 +63,8 @@ FORK: Final = 2
 END: Final = 3
 """The end of a rule."""
 
+
+Ints: TypeAlias = NDArray[np.int32]
 
 KNOWN_RULES: Final = 2048
 """Expressions of rules that are remembered, to tell those that come again: free JSON, common keys."""
@@ -151,7 +157,7 @@ class Nfa:
                 if rule not in expressions:
                     raise Invalid(f"the rule {rule!r} is called but not defined")
                 self._build_rule(number, expressions[rule])
-        self.productive = self._find_productive()
+        self.productive = accelerate.best(productive_nodes)(self)
 
     def closure(self, node: int) -> tuple[int, ...]:
         """The productive nodes other than forks that are reached from `node` without reading, ascending."""
@@ -165,6 +171,17 @@ class Nfa:
                 known = tuple(sorted(reached))
             self._closures[node] = known
         return known
+
+    @cached_property
+    def arrays(self) -> tuple[NDArray[np.int8], Ints, Ints, NDArray[np.int64], Ints, Ints]:
+        """For compiled loops: kind, label, following, where targets of forks begin, and they, and start."""
+        return (
+            np.array(self.kind, np.int8),
+            np.array(self.label, np.int32),
+            np.array(self.following, np.int32),
+            *ragged(self.forks),
+            np.array(self.start, np.int32),
+        )
 
     @cached_property
     def counting(self) -> bytearray:
@@ -433,29 +450,36 @@ class Nfa:
                 place[state] = self._fork(tuple(targets))
         return place[graph.start]
 
-    def _find_productive(self) -> bytearray:
-        """Which nodes can reach the end of their rule; most lead to nodes that were built before them."""
-        kind, start, label = self.kind, self.start, self.label
-        productive = bytearray(len(kind))
-        before: dict[int, list[int]] = {}
-        for node, following in enumerate(self.following):
-            if kind[node] == END or (kind[node] == ARC and productive[following]):
-                productive[node] = True
+
+def ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], Ints]:
+    """Rows of different lengths one after the other: where each begins, and their items."""
+    start = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return start, np.fromiter(chain.from_iterable(rows), np.int32, int(start[-1]))
+
+
+def productive_nodes(nfa: Nfa) -> bytearray:
+    """Which nodes can reach the end of their rule; most lead to nodes that were built before them."""
+    kind, start, label = nfa.kind, nfa.start, nfa.label
+    productive = bytearray(len(kind))
+    before: dict[int, list[int]] = {}
+    for node, following in enumerate(nfa.following):
+        if kind[node] == END or (kind[node] == ARC and productive[following]):
+            productive[node] = True
+            continue
+        for target in nfa.forks[following] if kind[node] == FORK else (following,):
+            before.setdefault(target, []).append(node)
+        if kind[node] == CALL:
+            before.setdefault(start[label[node]], []).append(node)
+    ready = [node for node in before if productive[node]]
+    while ready:
+        for node in before[ready.pop()]:
+            # A call counts once its rule can be read to the end and what follows can, too.
+            if productive[node] or (
+                kind[node] == CALL
+                and not (productive[start[label[node]]] and productive[nfa.following[node]])
+            ):
                 continue
-            for target in self.forks[following] if kind[node] == FORK else (following,):
-                before.setdefault(target, []).append(node)
-            if kind[node] == CALL:
-                before.setdefault(start[label[node]], []).append(node)
-        ready = [node for node in before if productive[node]]
-        while ready:
-            for node in before[ready.pop()]:
-                # A call counts once its rule can be read to the end and what follows can, too.
-                if productive[node] or (
-                    kind[node] == CALL
-                    and not (productive[start[label[node]]] and productive[self.following[node]])
-                ):
-                    continue
-                productive[node] = True
-                if node in before:
-                    ready.append(node)
-        return productive
+            productive[node] = True
+            if node in before:
+                ready.append(node)
+    return productive

@@ -208,19 +208,21 @@ class _Construction:
         """The moves and the call site of a state in which nested words begin or end."""
         entered = self._entered(tuple(sorted({self._nfa.label[node] for node in calls})))
         row = entered.states.copy()
-        targets_of = {each: targets for classes, targets in self._followers(arcs) for each in classes}
-        for unit_class in sorted(targets_of):
-            targets = targets_of[unit_class]
+        ways: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        for classes, targets in self._followers(arcs):
             inside = not all(self._of_root[node] for node in targets)
-            if unit_class in entered.nodes:
-                if inside:
-                    raise ambiguous_begin()
-                row[unit_class] = self._union(targets + entered.nodes[unit_class])
-            elif inside or not ended:
-                row[unit_class] = self._union(targets)
+            begins = entered.nodes.keys() & classes
+            if begins and inside:
+                raise ambiguous_begin()
+            ways += [((unit_class,), targets + entered.nodes[unit_class]) for unit_class in begins]
+            others = tuple([each for each in classes if each not in begins]) if begins else classes
+            if others and (inside or not ended):
+                ways.append((others, targets))
             # Otherwise the frame ends first; what went along from the root reads the unit after that.
-        for unit_class, target in row.items():
-            self._move(first, (unit_class,), target)
+        for classes, nodes in sorted(ways):
+            row.update(dict.fromkeys(classes, self._union(nodes)))
+        self._moves[0].extend([first + unit_class for unit_class in row])
+        self._moves[1].extend(row.values())
         if calls:
             self._spend(len(entered.states) // MOVES_PER_STEP)
             site = self._site(tuple(calls))
@@ -296,7 +298,7 @@ class _Construction:
         self._moves[0].extend([first + unit_class for unit_class in classes])
         self._moves[1].extend([target] * len(classes))
 
-    def _followers(self, arcs: Sequence[int]) -> list[tuple[Sequence[int], tuple[int, ...]]]:
+    def _followers(self, arcs: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Classes of units, and where arcs lead that read them; every class comes once, the lowest first."""
         label, following, classes_of = self._nfa.label, self._nfa.following, self._classes.of
         if len(arcs) == 1:

@@ -236,7 +236,7 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
     """
     composition = accelerate.best(compose)(machine, vocabulary.trie)
     accelerate.LOOPS.start()
-    classes, class_of_map, token_classes = accelerate.best(classes_of)(composition)
+    classes, class_of_map, token_classes, token_class = accelerate.best(classes_of)(composition)
     action_of_outcome, actions, pushed, guards = _actions(
         composition, classes, class_of_map, len(machine), len(machine.returns)
     )
@@ -290,8 +290,6 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
     )
     counts = np.bitwise_count(survives).astype(np.int64)
     open_question = np.flatnonzero(~certain & (entries.unit < token_classes))
-    # The map of tokens that are accepted nowhere, -1, finds class 0 in one more place at the end.
-    class_of_token_map = _narrow(np.append(class_of_map, 0).astype(np.int32), token_classes)
     return Table(
         vocabulary_size=vocabulary.size,
         vocabulary_digest=vocabulary.digest,
@@ -302,7 +300,7 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         recursive=recursive,
         longest_exit=exits,
         end_tokens=np.array(vocabulary.end_tokens, np.int32),
-        token_class=class_of_token_map.take(composition.map_of_token, mode="wrap"),
+        token_class=_narrow(token_class, token_classes),
         row_of_state=row_of_state,
         survives=survives,
         certain=certain_bits,
@@ -363,8 +361,8 @@ def _single_bytes(vocabulary: Vocabulary) -> Wide:
     return np.flatnonzero((node_of_token >= 0) & (node_of_token < first_level.stop))
 
 
-def classes_of(composition: Composition) -> tuple[Wide, Wide, int]:
-    """Maps that are classes, the class of each map (0: of none), and how many classes are of tokens.
+def classes_of(composition: Composition) -> tuple[Wide, Wide, int, Ints]:
+    """Maps that are classes, each map's class (0: none), how many classes are of tokens, and each token's.
 
     Class n + 1 is the nth of those maps. Classes are numbered in the order in which tokens, and then what
     remains of them, come upon them, so it does not matter how the maps are numbered.
@@ -385,7 +383,9 @@ def classes_of(composition: Composition) -> tuple[Wide, Wide, int]:
         remainder = target[(effect < 0) & (target != SELF)]
         found = _in_order(remainder[class_of_map[remainder] == 0], maps)
         classes.append(found)
-    return np.concatenate(classes), class_of_map, token_classes
+    # Tokens that are accepted nowhere, whose map is -1, find class 0 in one more place at the end.
+    class_of_token_map = np.append(class_of_map, 0).astype(np.int32)
+    return np.concatenate(classes), class_of_map, token_classes, class_of_token_map.take(tokens, mode="wrap")
 
 
 def _in_order(numbers: Ints, bound: int) -> Wide:

@@ -14,28 +14,29 @@ from numba import types
 from numpy.typing import NDArray
 
 from sortition.grammars import table
-from sortition.grammars.compose import SELF, Composition, Flags, Ints, Wide, check_elements
+from sortition.grammars.compose import DEAD, SELF, Composition, Flags, Ints, Wide, check_elements
+from sortition.grammars.jit import FACTOR, FIRST, SHIFT
 
 if TYPE_CHECKING:
     from sortition.grammars.table import Actions, Entries
 
-_FIRST: Final = np.uint64(0x9E3779B97F4A7C15)
-_FACTOR: Final = np.uint64(0x9FB21C651E98DF25)
-_SHIFT: Final = np.uint64(28)
-
 
 @numba.njit(cache=True, nogil=True)
-def _classes(map_of_token: Any, start: Any, outcomes: Any) -> Any:
+def _classes(map_of_word: Any, word_of_token: Any, start: Any, outcomes: Any) -> Any:
     """`table.classes_of`."""
     classes = np.empty(len(start), np.int64)
     class_of_map = np.zeros(len(start) - 1, np.int64)
+    token_class = np.zeros(len(word_of_token), np.int32)
     count = 0
-    for token in range(len(map_of_token)):
-        number = map_of_token[token]
-        if number >= 0 and class_of_map[number] == 0:
+    for token in range(len(word_of_token)):
+        number = map_of_word[word_of_token[token]]
+        if number == DEAD:
+            continue
+        if class_of_map[number] == 0:
             classes[count] = number
             count += 1
             class_of_map[number] = count
+        token_class[token] = class_of_map[number]
     token_classes = count + 1
     at = 0
     while at < count:
@@ -46,13 +47,13 @@ def _classes(map_of_token: Any, start: Any, outcomes: Any) -> Any:
                 count += 1
                 class_of_map[remainder] = count
         at += 1
-    return classes[:count].copy(), class_of_map, token_classes
+    return classes[:count].copy(), class_of_map, token_classes, token_class
 
 
-def classes_of(composition: Composition) -> tuple[Wide, Wide, int]:
+def classes_of(composition: Composition) -> tuple[Wide, Wide, int, Ints]:
     """`table.classes_of`."""
-    found: tuple[Wide, Wide, int] = _classes(
-        composition.map_of_token, composition.start, composition.outcomes
+    found: tuple[Wide, Wide, int, Ints] = _classes(
+        composition.map_of_word, composition.word_of_token, composition.start, composition.outcomes
     )
     return found
 
@@ -110,10 +111,10 @@ def _distinct_rows(bounds: Any, unit: Any, certain: Any) -> Any:
     rows = 0
     for state in range(states):
         begin, end = bounds[state], bounds[state + 1]
-        code = _FIRST
+        code = FIRST
         for place in range(begin, end):
-            code = (code ^ np.uint64(2 * unit[place] + certain[place])) * _FACTOR
-            code ^= code >> _SHIFT
+            code = (code ^ np.uint64(2 * unit[place] + certain[place])) * FACTOR
+            code ^= code >> SHIFT
         slot = np.int64(code & np.uint64(size - 1))
         while slots[slot] >= 0:
             row = slots[slot]
@@ -235,7 +236,7 @@ _WIDE = types.int64[::1]
 _TABLE = types.int32[:, ::1]
 _FLAGS = types.boolean[::1]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
-    _classes: (_NARROW, _WIDE, _TABLE),
+    _classes: (_NARROW, types.Array(types.int32, 1, "C", readonly=True), _WIDE, _TABLE),
     _sorted_entries: (_WIDE, _WIDE, _NARROW, _WIDE, _TABLE, _NARROW, types.int64),
     _distinct_rows: (_WIDE, _NARROW, _FLAGS),
     _bits: (_WIDE, _NARROW, _FLAGS, _WIDE, types.int64),

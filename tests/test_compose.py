@@ -24,6 +24,8 @@ from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Walk
 from sortition.grammars.trie import Trie
 
+NO_TOKENS = np.empty(0, np.int32)
+
 
 def apply(maps: Composition, returns: np.ndarray, number: int, place: Place) -> Place | None:
     """A map applied to a place, as `Composition` describes it."""
@@ -72,7 +74,7 @@ def test_maps_of_random_arrays(seed: int, tests: int) -> None:
     composer = Composer(machine)
     words = [bytes(draw.choices(b"abcd", k=draw.randrange(7))) for _ in range(60)]
     numbers = [composer.word(word) for word in words]
-    maps = composer.composition(np.array(numbers, np.int32))
+    maps = composer.composition(np.array(numbers, np.int32), NO_TOKENS)
     for word, number in zip(words, numbers, strict=True):
         for state in machines.standing(machine):
             place = machines.random_place(machine, draw, state)
@@ -112,7 +114,7 @@ def test_equal_maps_are_one_and_different_maps_are_not() -> None:
 def test_what_nobody_can_go_on_with_is_dropped() -> None:
     # After a number's end no caller reads a letter, so the number's own states do not survive it either.
     composer = Composer(machines.json_machine())
-    maps = composer.composition(np.array([composer.word(b"x")], np.int32))
+    maps = composer.composition(np.array([composer.word(b"x")], np.int32), NO_TOKENS)
     source, target, effect = maps.elements(len(maps.grouping) - 1)
     assert (effect >= 0).all() and (source == target).all()
 
@@ -121,7 +123,7 @@ def test_a_token_of_many_brackets() -> None:
     machine = machines.brackets_machine()
     composer = Composer(machine)
     deep = composer.word(b"[" * 300)
-    maps = composer.composition(np.array([deep, composer.word(b"]" * 300)], np.int32))
+    maps = composer.composition(np.array([deep, composer.word(b"]" * 300)], np.int32), NO_TOKENS)
     place = apply(maps, machine.returns, deep, (0, 0, ()))
     assert place == walked(machine, b"[" * 300, (0, 0, ())) and place is not None and len(place[2]) == 300
     closed = apply(maps, machine.returns, composer.word(b"]" * 300), place)

@@ -37,7 +37,7 @@ from sortition.grammars.expr import (
 )
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.machine import Machine, deepest, successors_of
-from sortition.grammars.nfa import Nfa
+from sortition.grammars.nfa import Nfa, productive_nodes
 from sortition.grammars.oracle import Walk
 from sortition.grammars.partition import UnitClasses, coarsest_partition
 from sortition.grammars.subsets import subsets
@@ -224,19 +224,22 @@ def same(one: object, other: object) -> bool:
 def both_ways(rules: Mapping[str, Expr], root: Expr) -> None:
     """The compiled loops find what the definitions find, number by number, and refuse in the same words."""
     machine_jit = pytest.importorskip("sortition.grammars.machine_jit")
+    partition_jit = pytest.importorskip("sortition.grammars.partition_jit")
+    subsets_jit = pytest.importorskip("sortition.grammars.subsets_jit")
     nfa = Nfa(rules, root)
+    assert subsets_jit.productive_nodes(nfa) == productive_nodes(nfa)
     classes = UnitClasses(nfa.sets, BYTES)
     try:
         found = subsets(nfa, classes)
     except GrammarError as error:
         with pytest.raises(type(error)) as raised:
-            machine_jit.subsets(nfa, classes)
+            subsets_jit.subsets(nfa, classes)
         assert str(raised.value) == str(error)
         return
-    assert same(machine_jit.subsets(nfa, classes), found)
+    assert same(subsets_jit.subsets(nfa, classes), found)
     labels, successors = successors_of(found)
     joined = coarsest_partition(labels, successors)
-    assert np.array_equal(machine_jit.coarsest_partition(labels, successors), joined)
+    assert np.array_equal(partition_jit.coarsest_partition(labels, successors), joined)
     tables = found.move, found.call, found.returns
     assert machine_jit.deepest(*tables) == deepest(*tables)
 

@@ -12,7 +12,7 @@ import pytest
 
 from sortition.grammars import accelerate, liveness, table
 from sortition.grammars.json_schema import json_schema
-from sortition.grammars.liveness import Frames, room_needed, spread_labels
+from sortition.grammars.liveness import Frames, room_needed, spread_labels, steps_of
 from sortition.grammars.machine import Machine
 from sortition.grammars.table import build_table, classes_of, entries_of, longest_exit, rows_of
 
@@ -45,6 +45,13 @@ def test_room_is_the_same() -> None:
                     assert np.array_equal(ours, theirs)
                 needed.update(expected[0].tolist())
     assert {0, 1, 2, liveness.NEVER} <= needed
+
+
+def test_steps_are_the_same() -> None:
+    compiled = pytest.importorskip("sortition.grammars.liveness_jit")
+    for machine in recursive_machines():
+        found, expected = (find(machine.move, machine.call) for find in (compiled.steps_of, steps_of))
+        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(20))
