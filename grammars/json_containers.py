@@ -16,6 +16,9 @@ from sortition.grammars.json_whitespace import Whitespace
 from sortition.grammars.schema_ways import Counted, Marks
 from sortition.grammars.work import charge, expect, meter
 
+PAIR_STEPS: Final = 2
+"""Steps for each pair of an ending, which every key has, and a call site, which every place has."""
+
 EDGE_STEPS: Final = 5
 """Steps that each edge of the graph of a container takes."""
 
@@ -82,6 +85,7 @@ def object_of(
     written and m is fulfilled; ("after", i, n, m) stands after one. n stays 0 where counts decide nothing, or
     where the frame counts commas so that there are no more than `high` members.
     """
+    _expect_pairs(members)
     counting = _Counting.of(members, bool(others), low, high, bool(wishes))
     last_required = max((i + 1 for i, member in enumerate(members) if member.required), default=0)
     required_after = [*accumulate((member.required for member in members[::-1]), initial=0)][::-1]
@@ -139,6 +143,7 @@ def unordered_object_of(
     Raises:
         TooLarge: it takes too much work.
     """
+    _expect_pairs(members)
     counting = _Counting.of(members, bool(others), low, high, bool(wishes))
     bits = _bits(members, counting.matters)
     groups: dict[tuple[int, Marks], list[tuple[Expr, Expr]]] = {}
@@ -194,6 +199,10 @@ def _pairs(pairs: Iterable[tuple[Expr, Expr]], whitespace: Whitespace) -> Expr:
     """Any one of these keys with its value."""
     colon = concat(whitespace.before_colon, literal(b":"), whitespace.after_colon)
     return alternative(*(concat(key, colon, value) for key, value in pairs))
+
+
+def _expect_pairs(members: Sequence[Member]) -> None:
+    expect(PAIR_STEPS * len(members) ** 2, f"an object of {len(members):,} keys")
 
 
 def _bits(members: Sequence[Member], all_of_them: bool) -> list[int]:
