@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sortition as so
-from sortition.grammars import accelerate, machine_jit, work
+from sortition.grammars import accelerate, partition_jit, subsets_jit, work
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.machine import Machine
 from sortition.grammars.work import BUDGET, charge, kept, metered
@@ -103,7 +103,7 @@ def test_loops_count_the_same_steps(schema: Any, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(accelerate, "_loaded", {})
     needed = steps(BUDGET)
-    monkeypatch.setattr(accelerate, "_loaded", machine_jit.REPLACES)
+    monkeypatch.setattr(accelerate, "_loaded", subsets_jit.REPLACES | partition_jit.REPLACES)
     assert steps(BUDGET) == needed
     assert steps(needed) == needed
     with pytest.raises(TooLarge):
