@@ -302,7 +302,7 @@ class _Lowering:
                 kept = [part for part in parts if part in _FREE or type(part) not in free]
                 objects = [part for part in kept if isinstance(part, Objects)]
                 if len(objects) > 1:
-                    wide = uncovered(objects, self.any_order, self.logic.cases)
+                    wide = set(uncovered(objects, self.any_order, self.logic.cases))
                     kept = [part for part in kept if not isinstance(part, Objects) or part in wide]
                 strings = [part for part in kept if isinstance(part, Strings) and part.values is None]
                 if len(strings) > FEW:
