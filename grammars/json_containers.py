@@ -324,6 +324,10 @@ def array_of(
     is_nothing = all(expr is NOTHING for expr, _ in others)
     if not is_nothing and is_long(len(first), low, high, wanted):
         return _long_array_of(first, others, low, high, whitespace)
+    most_others = _most(others, wanted)
+    if high is not None and most_others is not None and len(first) + most_others <= high:
+        # So many items of other kinds cannot be: whoever counts kinds need not count items.
+        high = None
     endless = high is None and not is_nothing
     longest = max(len(first), low, 1) if endless else len(first)
     if high is not None:
@@ -332,7 +336,8 @@ def array_of(
     comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
     close = concat(whitespace.before_close, literal(b"]"))
     edges = _Edges()
-    expect(EDGE_STEPS * prod(top + 1 for top in tops) * longest, "to count items")
+    ways = max(1, *map(len, first), len(others))
+    expect(EDGE_STEPS * prod(top + 1 for top in tops) * longest * ways, "to count items")
     for counts in product(*(range(top + 1) for top in tops)):
         for index in range(longest + endless):
             after = min(index + 1, longest)
@@ -349,6 +354,14 @@ def array_of(
     if low == 0 and not any(least for least, _ in wanted):
         edges.add("start", concat(literal(b"["), whitespace.inside_empty, literal(b"]")), "end")
     return edges.graph("start", "end")
+
+
+def _most(item: Item, wanted: Sequence[tuple[int, int | None]]) -> int | None:
+    """How many such items there are at most by the bounds of their kinds; None if some have none."""
+    bounded = [most is not None for _, most in wanted]
+    if not all(any(step and has for step, has in zip(kinds, bounded, strict=True)) for _, kinds in item):
+        return None
+    return sum(most or 0 for _, most in wanted)
 
 
 def is_long(listed: int, low: int, high: int | None, wanted: Sequence[tuple[int, int | None]]) -> bool:

@@ -56,7 +56,9 @@ class _Covering:
             return False
         names, more = declared(outer), declared(inner)
         return (
-            (self._any_order or _in_order(names, more))
+            # Of undeclared keys, one that has to be there comes last: both must declare the same.
+            (not outer.having or set(names) == set(more))
+            and (self._any_order or _in_order(names, more))
             and all(self._others_hold(inner, members) for members in outer.members)
             and all(
                 self._follows(terms_of(inner, key), terms_of(outer, key))
@@ -109,11 +111,18 @@ def _lies_within(inner: Facts, outer: Facts) -> bool:
 def _has_numbers(outer: Numbers | None, inner: Numbers) -> bool:
     if outer is None or inner.values is None:
         return outer is not None and inner & outer == inner
-    return all(outer.holds(each) and (outer.values is None or each in outer.values) for each in inner.values)
+    charge(len(inner.values))
+    if not all(map(outer.holds, inner.values)):
+        return False
+    if outer.values is None:
+        return True
+    charge(len(outer.values))
+    return set(inner.values) <= set(outer.values)
 
 
 def _has_strings(outer: Strings | None, inner: Strings) -> bool:
     if outer is None or inner.values is None or outer.patterns or outer.formats:
         return outer is not None and inner & outer == inner
+    charge(len(inner.values))
     common = inner & outer
     return common is not None and common.values == inner.values

@@ -32,7 +32,7 @@ MOVES_PER_STEP: Final = 4
 CELLS_PER_STEP: Final = 16
 """Cells of all tables that there is room for in one step: some 40 bytes each, until the machine is ready."""
 
-TEST_STEPS: Final = 8
+TEST_STEPS: Final = 16
 """Steps that each outcome of a test takes beside those for the nodes."""
 
 Ints = NDArray[np.int32]

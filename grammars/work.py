@@ -22,6 +22,9 @@ from sortition.grammars.errors import TooLarge
 BUDGET: Final = 4_500_000
 """Steps for one grammar, from its text to its machine."""
 
+KEPT_STEPS: Final = 1_000_000
+"""Steps that the values in one cache have taken, at most: some 30 bytes for each."""
+
 TOO_MUCH: Final = f"takes more than {BUDGET:,} steps to make"
 
 P = ParamSpec("P")
@@ -149,11 +152,12 @@ def expect(steps: int, what: str) -> None:
 def kept(limit: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Keeps the last results of a function of hashable arguments, as `functools.lru_cache` does.
 
+    So many of them, and fewer where they took many steps, as these are large.
     To find a result costs a grammar the steps that it took to make, the first time.
     """
 
     def keeping(make: Callable[P, T]) -> Callable[P, T]:
-        cache = Cache[_Made[T]](limit, lambda _: 1)
+        cache = Cache[_Made[T]](limit, lambda made: max(1, made.steps * limit // KEPT_STEPS))
 
         def find(*arguments: P.args, **options: P.kwargs) -> T:
             key = (make, arguments, *options.items())

@@ -28,6 +28,7 @@ SOME = (
     "refused",
     "raises",
     "goes_on",
+    "makes_equal",
 )
 """Of the tests in the interpreter: half a minute, where all of them take more than a minute."""
 

@@ -161,6 +161,14 @@ def test_rules_see_the_drafts_before(tree: bool) -> None:
     judged(HISTORY, tokens, target[:, :3] + 0.3, target, order=order, **more)
 
 
+def test_logits_that_a_temperature_makes_equal() -> None:
+    """The first of them is the likeliest, wherever the greatest logit is."""
+    target = torch.tensor([[[0.0, 1.0, 1.0, 0.5]] * 2, [[-1.0, 0.0, 2.0**-149, -1.0]] * 2])
+    tokens = torch.tensor([[1], [2]])
+    found = judged([Temperature(2.0)], tokens, None, target, method="greedy")
+    assert found.tokens.tolist() == [[1, 1], [1, -1]]
+
+
 @pytest.mark.parametrize("policy", ["flag", 2, "mend"])
 def test_a_place_that_cannot_be_drawn_from_ends_a_row(policy: Any) -> None:
     tokens = torch.tensor([[3]] * 6)

@@ -174,7 +174,7 @@ def walk(
                     logprob = logprob_of(law, token, total)
             else:
                 if method == LIKELIEST:
-                    token = tl.load(firsts + place)
+                    token = likeliest_of(law, tl.load(firsts + place), BLOCK)
                     logprob = logprob_of(law, token, total)
                 stands = below & (drafts == token)
                 if drawn_entropies is not None:  # noqa: SIM102
@@ -352,6 +352,24 @@ def logprob_of(law, token, total):
     """ln of a token's probability, -inf for one that the law does not have."""
     d, there = d_of(law, token, token >= 0)
     return tl.where(there, (d.to(tl.float64) - log_total(total)).to(tl.float32), OUT)
+
+
+@triton.jit
+def likeliest_of(law, token, BLOCK: tl.constexpr):
+    """The first of the likeliest tokens of a law, given the one of the greatest logit.
+
+    A temperature can make logits equal that were not, so that one before it is as likely; only one above 1
+    makes distances less.
+    """
+    temperature = law[10]
+    first = token
+    if temperature > 1.0:
+        greatest, _ = d_of(law, token, token >= 0)
+        for start in range(0, token, BLOCK):
+            before = start + tl.arange(0, BLOCK).to(tl.int64)
+            d, there = d_of(law, before, before < token)
+            first = tl.minimum(first, tl.min(tl.where(there & (d >= greatest), before, token), axis=0))
+    return first
 
 
 @triton.jit
