@@ -27,7 +27,7 @@ from sortition.grammars.expr import (
     star,
 )
 from sortition.grammars.schema_facts import Numbers
-from sortition.grammars.work import charge, kept
+from sortition.grammars.work import charge, expect, kept
 
 Bound: TypeAlias = tuple[Fraction, bool]
 """A bound, and whether it is exclusive."""
@@ -258,7 +258,9 @@ def _multiples(divisor: Fraction) -> Expr:
     """
     places = len(_decimal(divisor)[1])
     modulus = int(divisor * 10**places)
-    charge(DIGIT_STEPS * modulus * (places + 3) * 10)
+    steps = DIGIT_STEPS * modulus * (places + 3) * 10
+    expect(steps, "telling multiples from other numbers")
+    charge(steps)
     edges: list[tuple[int, Expr, int]] = []
     finals = set()
     leading_zero, start = 0, 1

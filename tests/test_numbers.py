@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sortition.grammars.automaton import BYTES, Automaton
-from sortition.grammars.errors import Unsupported
+from sortition.grammars.errors import TooLarge
 from sortition.grammars.json_numbers import number
 from sortition.grammars.schema_facts import Numbers
 
@@ -118,5 +118,5 @@ def test_an_empty_interval_of_integers_has_no_spelling() -> None:
 
 
 def test_too_many_remainders_are_refused() -> None:
-    with pytest.raises(Unsupported, match="multiples"):
+    with pytest.raises(TooLarge, match="multiples from other numbers takes more than"):
         number(Numbers(divisors=(Fraction(123_456),)))
