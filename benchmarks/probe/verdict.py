@@ -99,7 +99,8 @@ def _headline(answer: Answer, exercised: Sequence[Tested], corrupt: bool, requir
     if differing:
         greatest = max(comparison.max_abs for each in differing for comparison in each.comparisons)
         return f"Noise without flips: scores differ by up to {greatest:.2g}, and no token does."
-    return f"No difference: {len(exercised)} conditions gave the same bits."
+    conditions = "1 condition" if len(exercised) == 1 else f"{len(exercised)} conditions"
+    return f"No difference: {conditions} gave the same bits."
 
 
 def _listed(tested: Sequence[Tested]) -> str:
