@@ -33,6 +33,9 @@ PAIR_STEPS: Final = 6
 WALK_STEPS: Final = 25
 """Steps that a state takes to be looked at once, with what leads to it and where it leads."""
 
+EDGE_STEPS: Final = 4
+"""Steps that each pair of joined states takes to be told."""
+
 CELLS_PER_STEP: Final = 2
 """Moves that are looked at in one step."""
 
@@ -146,20 +149,26 @@ class Automaton:
 
     def edges(self) -> Iterator[tuple[int, Ranges, int]]:
         """Every pair of joined states once, with all units that lead from one to the other."""
-        charge(len(self.move) * len(self.boundaries) // CELLS_PER_STEP)
+        charge(self.move.size // CELLS_PER_STEP + len(self.boundaries))
         ends = np.append(self.boundaries[1:], self.size) - 1
         intervals: list[list[tuple[int, int]]] = [[] for _ in range(self.move.shape[1])]
         for first, last, unit_class in zip(
             self.boundaries.tolist(), ends.tolist(), self.unit_class.tolist(), strict=True
         ):
             intervals[unit_class].append((first, last))
+        joined: dict[tuple[int, ...], Ranges] = {}
         for source, row in enumerate(self.move.tolist()):
             by_target: dict[int, list[int]] = {}
             for unit_class, target in enumerate(row):
                 if target >= 0:
                     by_target.setdefault(target, []).append(unit_class)
+            charge(EDGE_STEPS * len(by_target))
             for target, unit_classes in by_target.items():
-                yield source, merge(r for c in unit_classes for r in intervals[c]), target
+                key = tuple(unit_classes)
+                if key not in joined:
+                    charge(sum([len(intervals[each]) for each in key]))
+                    joined[key] = merge(r for c in key for r in intervals[c])
+                yield source, joined[key], target
 
     def expr(self, edge: Callable[[Ranges], Expr] = Class) -> Expr:
         """The language as an expression; `edge` says how one unit of a set is written."""

@@ -193,44 +193,48 @@ def _refuse_ambiguous_ends(machine: Machine) -> None:
 
 def deepest(move: Ints, call: Ints, returns: Ints) -> int | None:
     """The longest chain of calls from the start state, None if calls recur."""
-    states, sites = len(move), returns.shape[1]
-    plain: list[set[int]] = [set() for _ in range(states)]
-    calls: list[set[tuple[int, int]]] = [set() for _ in range(states)]
-    source, unit_class = np.nonzero(move >= 0)
-    # One number per edge: source, target, and the call site or none.
-    keys = (source * states + move[source, unit_class]) * (sites + 1) + call[source, unit_class] + 1
-    for key in np.unique(keys).tolist():
-        edge, site = divmod(key, sites + 1)
-        state, target = divmod(edge, states)
-        if site == 0:
-            plain[state].add(target)
-        else:
-            calls[state].add((target, site - 1))
+    states = len(move)
+    onward: list[set[int]] = [set() for _ in range(states)]
+    entered: list[set[int]] = [set() for _ in range(states)]
     return_states = [set(column[column >= 0].tolist()) for column in returns.T]
-    best: dict[int, int | None] = {}
-    active: set[int] = set()
-
-    def frames_above(entry: int) -> int | None:
-        """The most frames above a frame that was entered at this state."""
-        if entry in active:
-            return None
-        if entry in best:
-            return best[entry]
-        active.add(entry)
+    differs = move >= 0
+    differs[:, 1:] &= (move[:, 1:] != move[:, :-1]) | (call[:, 1:] != call[:, :-1])
+    source, unit_class = np.divmod(np.flatnonzero(differs), move.shape[1])
+    targets, sites = move[source, unit_class].tolist(), call[source, unit_class].tolist()
+    for state, target, site in zip(source.tolist(), targets, sites, strict=True):
+        if site < 0:
+            onward[state].add(target)
+        else:
+            entered[state].add(target)
+            onward[state] |= return_states[site]
+    # Frames are told apart by the state in which they are entered; inner ones are found frame by frame.
+    entries = [0]
+    callers: dict[int, list[int]] = {0: []}
+    calls: list[int] = []
+    for entry in entries:
         reached = {entry}
         waiting = [entry]
-        deepest: int | None = 0
+        inner: set[int] = set()
         while waiting:
             state = waiting.pop()
-            onward = set(plain[state])
-            for target, site in calls[state]:
-                onward |= return_states[site]
-                inner = frames_above(target)
-                deepest = None if deepest is None or inner is None else max(deepest, inner + 1)
-            waiting.extend(onward - reached)
-            reached |= onward
-        active.discard(entry)
-        best[entry] = deepest
-        return deepest
-
-    return frames_above(0)
+            inner |= entered[state]
+            fresh = onward[state] - reached
+            waiting.extend(fresh)
+            reached |= fresh
+        calls.append(len(inner))
+        for target in inner:
+            if target not in callers:
+                callers[target] = []
+                entries.append(target)
+            callers[target].append(entry)
+    # Frames without calls are flat; another one is known once all that it calls are.
+    left = dict(zip(entries, calls, strict=True))
+    height = dict.fromkeys(entries, 0)
+    ready = [entry for entry in entries if not left[entry]]
+    for entry in ready:
+        for caller in callers[entry]:
+            height[caller] = max(height[caller], height[entry] + 1)
+            left[caller] -= 1
+            if not left[caller]:
+                ready.append(caller)
+    return height[0] if len(ready) == len(entries) else None

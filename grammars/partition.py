@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
@@ -115,36 +116,31 @@ def coarsest_partition(
         int64 [items], the final labels, numbered from 0 in order of first appearance.
     """
     _, labels = np.unique(labels, return_inverse=True)
-    labels = labels.astype(np.int64)
-    offsets = np.cumsum([0] + [len(rows) for rows in successors])
-    sources = [
-        np.repeat(np.arange(offset, offset + len(rows)), rows.shape[1])
-        for offset, rows in zip(offsets, successors, strict=False)
-    ]
-    source = np.concatenate(sources) if sources else np.zeros(0, np.int64)
-    target = np.concatenate([rows.ravel() for rows in successors]).astype(np.int64) if successors else source
-    real = target >= 0
-    pairs = np.unique(target[real] * len(labels) + source[real])
-    target, source = pairs // len(labels), pairs % len(labels)
-    first = np.searchsorted(target, np.arange(len(labels) + 1))
+    offsets = np.cumsum([0] + [len(rows) for rows in successors]).tolist()
+    before = _predecessors(offsets, successors)
     next_label = int(labels.max()) + 1 if len(labels) else 0
     # One more label for "no successor", reached through index -1.
-    padded = np.append(labels, -1)
+    padded = np.append(labels.astype(np.int32), np.int32(-1))
     block_size = np.bincount(labels).tolist()
-    affected = np.arange(len(labels))
-    while len(affected):
+    affected = list(range(len(labels)))
+    # A chain has a round for each of its items: what a round does without need is what chains cost.
+    while affected:
         groups: dict[tuple[int, bytes], list[int]] = {}
         for offset, rows in zip(offsets, successors, strict=False):
-            inside = affected[(affected >= offset) & (affected < offset + len(rows))]
-            signatures = padded[rows[inside - offset]]
-            for item, signature in zip(inside.tolist(), signatures, strict=True):
-                groups.setdefault((int(padded[item]), signature.tobytes()), []).append(item)
+            first, last = bisect_left(affected, offset), bisect_left(affected, offset + len(rows))
+            if first == last:
+                continue
+            inside = affected[first:last]
+            places = np.array(inside)
+            signatures = padded[rows[places - offset]]
+            for item, label, signature in zip(inside, padded[places].tolist(), signatures, strict=True):
+                groups.setdefault((label, signature.tobytes()), []).append(item)
         by_label: dict[int, list[list[int]]] = {}
         for (label, _), items in groups.items():
             by_label.setdefault(label, []).append(items)
         changed: list[int] = []
         for label, parts in by_label.items():
-            untouched = block_size[label] - sum(len(part) for part in parts)
+            untouched = block_size[label] - sum([len(part) for part in parts])
             if untouched == 0 and len(parts) == 1:
                 continue
             largest = max(parts, key=len)
@@ -166,15 +162,29 @@ def coarsest_partition(
                 block_size[label] -= len(rest)
                 next_label += 1
                 changed.extend(rest.tolist())
-        changed_items = np.array(changed, dtype=np.int64)
-        affected = np.unique(
-            np.concatenate([source[first[item] : first[item + 1]] for item in changed_items])
-            if len(changed_items)
-            else changed_items
-        )
+        affected = sorted(set().union(*[before[item] for item in changed if item in before]))
     final = padded[:-1]
     _, first_seen, inverse = np.unique(final, return_index=True, return_inverse=True)
     rank = np.empty(len(first_seen), dtype=np.int64)
     rank[np.argsort(first_seen)] = np.arange(len(first_seen))
     renumbered: NDArray[np.int64] = rank[inverse]
     return renumbered
+
+
+def _predecessors(offsets: Sequence[int], successors: Sequence[NDArray[np.integer]]) -> dict[int, list[int]]:
+    """The items that lead to each item; arguments as `coarsest_partition`, and where each kind begins."""
+    found = []
+    for offset, rows in zip(offsets, successors, strict=False):
+        # Neighbours often lead to the same place: the first of them is enough to sort.
+        differs = rows >= 0
+        differs[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+        source, column = np.divmod(np.flatnonzero(differs), max(rows.shape[1], 1))
+        found.append(rows[source, column].astype(np.int64) * offsets[-1] + source + offset)
+    target, source = np.divmod(np.unique(np.concatenate(found)), max(offsets[-1], 1))
+    items, first = np.unique(target, return_index=True)
+    bounds = [*first.tolist(), len(source)]
+    sources = source.tolist()
+    return {
+        item: sources[start:stop]
+        for item, start, stop in zip(items.tolist(), bounds[:-1], bounds[1:], strict=True)
+    }

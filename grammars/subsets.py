@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -95,14 +96,43 @@ def no_first_unit(rule: str) -> GrammarError:
 
 @dataclass(frozen=True, slots=True)
 class _Entered:
-    """What the first unit of a nested word leads to, by class of the unit: nodes, and the state they make."""
+    """What the first unit of a nested word leads to.
+
+    Attributes:
+        nodes: the nodes, by the class of the unit.
+        classes: every state that such nodes make, with the classes of units that lead there.
+    """
 
     nodes: dict[int, tuple[int, ...]]
-    states: dict[int, int]
+    classes: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 Edge: TypeAlias = tuple[int, int]
 """The next state and the call site that is pushed on the way, -1 for none."""
+
+
+class _Cells:
+    """What stands in the cells of a table: of each row, which columns hold which value."""
+
+    def __init__(self) -> None:
+        self._first: list[int] = []
+        self._columns: list[tuple[int, ...]] = []
+        self._value: list[int] = []
+
+    def add(self, first: int, columns: tuple[int, ...], value: int) -> None:
+        """Put a value into columns of the row whose first cell is given, in place of what is there."""
+        self._first.append(first)
+        self._columns.append(columns)
+        self._value.append(value)
+
+    def table(self, shape: tuple[int, int]) -> Ints:
+        """The table, -1 where nothing was put."""
+        widths = np.fromiter(map(len, self._columns), np.int64, len(self._columns))
+        cells = np.repeat(np.array(self._first, np.int64), widths)
+        cells += np.fromiter(chain.from_iterable(self._columns), np.int64, len(cells))
+        table = np.full(shape, -1, np.int32)
+        table.reshape(-1)[cells] = np.repeat(np.array(self._value, np.int32), widths)
+        return table
 
 
 class _Construction:
@@ -111,9 +141,7 @@ class _Construction:
         self._classes = classes
         self._states: list[tuple[int, ...]] = []
         self._state_number: dict[tuple[int, ...], int] = {}
-        # Cells of `move` and `call`, flat, and what stands there.
-        self._moves: tuple[list[int], list[int]] = [], []
-        self._calls: tuple[list[int], list[int]] = [], []
+        self._move, self._call = _Cells(), _Cells()
         self._accepting: list[bool] = []
         # What follows each rule that a site calls.
         self._sites: list[dict[int, list[int]]] = []
@@ -151,7 +179,7 @@ class _Construction:
         returns = np.full((len(self._endings), len(self._sites)), -1, np.int32)
         for place, state in self._returns.items():
             returns[place] = state
-        move, call = _filled(shape, *self._moves), _filled(shape, *self._calls)
+        move, call = self._move.table(shape), self._call.table(shape)
         tests = list(dict.fromkeys(split for split, _ in self._outcomes.values()))
         test = np.full(len(self._states), -1, np.int32)
         if tests:
@@ -198,7 +226,7 @@ class _Construction:
             self._explore_counted(first, arcs, calls, ended)
         elif not calls and not ended:
             for classes, targets in self._followers(arcs):
-                self._move(first, classes, self._union(targets))
+                self._move.add(first, classes, self._union(targets))
         else:
             self._explore_nested(first, arcs, calls, ended)
         self._accepting.append(any(label[node] == ROOT_RULE for node in ends))
@@ -207,7 +235,6 @@ class _Construction:
     def _explore_nested(self, first: int, arcs: list[int], calls: list[int], ended: tuple[int, ...]) -> None:
         """The moves and the call site of a state in which nested words begin or end."""
         entered = self._entered(tuple(sorted({self._nfa.label[node] for node in calls})))
-        row = entered.states.copy()
         ways: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         for classes, targets in self._followers(arcs):
             inside = not all(self._of_root[node] for node in targets)
@@ -219,15 +246,14 @@ class _Construction:
             if others and (inside or not ended):
                 ways.append((others, targets))
             # Otherwise the frame ends first; what went along from the root reads the unit after that.
+        for state, classes in entered.classes:
+            self._move.add(first, classes, state)
+        # These stand in place of what is only entered.
         for classes, nodes in sorted(ways):
-            row.update(dict.fromkeys(classes, self._union(nodes)))
-        self._moves[0].extend([first + unit_class for unit_class in row])
-        self._moves[1].extend(row.values())
+            self._move.add(first, classes, self._union(nodes))
         if calls:
-            self._spend(len(entered.states) // MOVES_PER_STEP)
-            site = self._site(tuple(calls))
-            self._calls[0].extend([first + unit_class for unit_class in entered.states])
-            self._calls[1].extend([site] * len(entered.states))
+            self._spend(len(entered.nodes) // MOVES_PER_STEP)
+            self._call.add(first, tuple(entered.nodes), self._site(tuple(calls)))
 
     def _explore_counted(self, first: int, arcs: list[int], calls: list[int], ended: tuple[int, ...]) -> None:
         """The moves and the call sites of a state in which something is counted."""
@@ -249,10 +275,8 @@ class _Construction:
                 edge = self._tested(nodes, unit_class)
                 if calls == []:
                     known[nodes] = edge
-            self._moves[0].append(first + unit_class)
-            self._moves[1].append(edge[0])
-            self._calls[0].append(first + unit_class)
-            self._calls[1].append(edge[1])
+            self._move.add(first, (unit_class,), edge[0])
+            self._call.add(first, (unit_class,), edge[1])
 
     def _tested(self, nodes: tuple[int, ...], unit_class: int) -> Edge:
         """Where reading a unit of a class leads from these nodes, by the count: to a state that tests it."""
@@ -293,10 +317,6 @@ class _Construction:
             raise ambiguous_begin()
         entered = self._entered(tuple(sorted({nfa.label[node] for node in calls})))
         return self._union(targets + entered.nodes[unit_class]), self._site(calls)
-
-    def _move(self, first: int, classes: Sequence[int], target: int) -> None:
-        self._moves[0].extend([first + unit_class for unit_class in classes])
-        self._moves[1].extend([target] * len(classes))
 
     def _followers(self, arcs: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Classes of units, and where arcs lead that read them; every class comes once, the lowest first."""
@@ -359,7 +379,10 @@ class _Construction:
                         found.setdefault(unit_class, []).append(self._nfa.following[node])
             self._spend(len(rules))
             nodes = {unit_class: tuple(targets) for unit_class, targets in found.items()}
-            states = {unit_class: self._union(nodes[unit_class]) for unit_class in sorted(nodes)}
+            classes: dict[int, list[int]] = {}
+            for unit_class in sorted(nodes):
+                classes.setdefault(self._union(nodes[unit_class]), []).append(unit_class)
+            states = tuple([(state, tuple(numbers)) for state, numbers in classes.items()])
             entered = self._entered_by[rules] = _Entered(nodes, states)
         return entered
 
@@ -400,9 +423,3 @@ class _Construction:
 
 def _holds(test: Test, count: int) -> bool:
     return test.low <= count and (test.high is None or count <= test.high)
-
-
-def _filled(shape: tuple[int, int], cells: list[int], values: list[int]) -> Ints:
-    table = np.full(shape, -1, np.int32)
-    table.reshape(-1)[cells] = values
-    return table
