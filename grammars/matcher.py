@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import index
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sortition.grammars.reader import Mask, Place, reader_of
+from sortition.grammars.reader import Mask, Place, depth_of, reader_of
 from sortition.grammars.table import Table
 
 FORCED_LIMIT: Final = 256
@@ -46,8 +46,9 @@ class Matcher:
 
     def reset(self) -> None:
         """Go back to the empty text."""
-        self._place = Place(self.table.start, 0, None, False)
-        self._history: list[Place] = []
+        self._place = Place(self.table.start, 0, 0, False)
+        # The fields of places, one after another: so there is nothing here for the garbage collector.
+        self._history: list[Any] = []
 
     @property
     def can_end(self) -> bool:
@@ -83,7 +84,7 @@ class Matcher:
         after = self._after(self._place, index(token))
         if after is None:
             return False
-        self._history.append(self._place)
+        self._history += self._place
         self._place = after
         return True
 
@@ -94,11 +95,12 @@ class Matcher:
             ValueError: fewer tokens have been read.
         """
         count = index(count)
-        if not 0 <= count <= len(self._history):
-            raise ValueError(f"cannot take back {count} tokens, {len(self._history)} have been read")
+        if not 0 <= count <= self._read:
+            raise ValueError(f"cannot take back {count} tokens, {self._read} have been read")
         if count:
-            self._place = self._history[-count]
-            del self._history[-count:]
+            first = len(self._history) - count * len(self._place)
+            self._place = Place(*self._history[first : first + len(self._place)])
+            del self._history[first:]
 
     def forced(self, limit: int = FORCED_LIMIT) -> list[int]:
         """The tokens that must come next: each is the only eligible one. The matcher does not move.
@@ -122,9 +124,14 @@ class Matcher:
         return run
 
     def __repr__(self) -> str:
-        depth = 0 if self._place.stack is None else self._place.stack[2]
+        nested = depth_of(self._place.stack)
         where = "finished" if self.finished else "may end" if self.can_end else "open"
-        return f"Matcher({len(self._history)} tokens, state {self._place.state}, {depth} nested, {where})"
+        return f"Matcher({self._read} tokens, state {self._place.state}, {nested} nested, {where})"
+
+    @property
+    def _read(self) -> int:
+        """How many tokens have been read."""
+        return len(self._history) // len(self._place)
 
     def _after(self, place: Place, token: int) -> Place | None:
         if not 0 <= token < self.table.vocabulary_size:

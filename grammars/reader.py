@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections import OrderedDict
+from itertools import count as numbers
+from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,38 +24,38 @@ SHARED_MASKS: Final = 16_384
 FEWEST_MASKS: Final = 64
 """Masks that every table may keep."""
 
-CACHED_PLACES: Final = 1 << 17
-"""Places (state, room, top of the stack) whose mask is known, per table; some 20 MiB."""
+CACHED_BYTES: Final = 20 << 20
+"""Of places (state, room, top of the stack) whose mask is known, per table."""
 
-_BOTTOM: Final = -1
-"""Stands below the last call site."""
+PLACE_BYTES: Final = 160
+"""That a place takes, but for the bits of its classes."""
+
+CACHED_RULES: Final = 1 << 14
+"""Pairs of a state and a class whose action is known, per table: few, as they are cleared at once."""
+
+FRAME_BITS: Final = 64
+COUNT_BITS: Final = 32
+_FRAME: Final = (1 << FRAME_BITS) - 1
+_COUNT: Final = (1 << COUNT_BITS) - 1
+
+TARGET, EFFECT, HEIGHT, GUARD, OTHERWISE = range(5)
+"""The columns of `Reader.rules`."""
 
 Mask: TypeAlias = NDArray[np.uint32]
 
-Stack: TypeAlias = "tuple[int, Stack, int, int] | None"
-"""The top call site, the stack below it, the number of sites, and the count of the frame below the top:
-shared by all who grew from it."""
-
 
 class Place(NamedTuple):
-    """Where a text is: cheap to keep, so that going back is taking up an old one."""
+    """Where a text is.
+
+    The stack is one number, of `FRAME_BITS` for every call site, the top the lowest: its number plus 1, and
+    in the lowest `COUNT_BITS` the count of the frame below it. Tuples that a long text keeps would have the
+    garbage collector come again and again, for milliseconds.
+    """
 
     state: int
     counted: int
-    stack: Stack
+    stack: int
     ended: bool
-
-
-class Action(NamedTuple):
-    """What an entry says: the columns of `Reader.rules`."""
-
-    target: int
-    effect: int
-    height: int
-    least: int
-    greatest: int
-    step: int
-    otherwise: int
 
 
 _Bounded: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[int]]
@@ -65,145 +67,145 @@ class Reader:
 
     def __init__(self, table: Table) -> None:
         self.size = table.vocabulary_size
-        self.token_class = table.token_class
         self.token_classes = table.token_classes
         self.row_of_state = table.row_of_state
         self.survives, self.certain, self.rank = table.survives, table.certain, table.rank
         self.first_entry = np.append(table.first_entry, np.int32(len(table.action)))
         self.action = table.action.astype(np.int32, copy=False)
-        # int64 [actions, 7]; guards are few, and looked up once.
+        # int32 [actions, 5]
         self.rules = np.column_stack(
             (
                 table.action_target,
                 table.action_effect,
                 table.action_height,
-                table.guards[table.action_guard],
+                table.action_guard,
                 table.action_otherwise,
             )
-        ).astype(np.int64, order="C")
+        )
+        self.guards = table.guards
         self.counts = len(table.guards) > 1
         # The counts of a state, and of any state to which a site returns, at which masks may change.
         self.cuts: dict[int, list[int]] = {}
         self.site_cuts: dict[int, list[int]] = {}
         self.bounded: dict[int, _Bounded] = {}
         self.conditional_start, self.conditional = table.conditional_start, table.conditional
-        self.ending: list[int] = table.ending.tolist()
         self.returns = table.returns
-        self.accepting: list[bool] = table.accepting.tolist()
-        self.push_sites, self.push_count = table.push_sites, table.push_count
-        self.push_length = table.push_length
-        self.strings: list[list[tuple[int, int]]] = [
-            list(zip(sites.tolist(), counts.tolist(), strict=True))[:length]
-            for sites, counts, length in zip(
-                table.push_sites, table.push_count, table.push_length.tolist(), strict=True
-            )
-        ]
         self.depth_limit = table.depth_limit
         # With more room than any entry asks for, it does not matter how much there is.
         self.most_room = int(table.action_height.max(initial=0)) if table.recursive else 0
+        self.deep = 1 << FRAME_BITS * max(0, self.depth_limit - self.most_room)
         self.class_start, self.class_word, self.class_bits = accelerate.best(grouped)(
             table.token_class, table.token_classes
         )
         self.words = (table.token_classes + 31) // 32
         self.eligible = _packed(table.token_class != 0)
-        self.entries: dict[tuple[int, int], Action | None] = {}
-        # Mask by place: (state, room), where something counts the count, then one level of dictionaries for
-        # each site that has to be seen.
-        self.places: dict[int, Any] = {}
-        self.known_places = 0
-        self.masks: dict[bytes, Mask] = {}
+        # Views give one number in a third of the time that arrays take.
+        self._class_of_token = table.token_class.data
+        self._row_of_state, self._first_entry = self.row_of_state.data, self.first_entry.data
+        self._survives, self._rank, self._action = self.survives.data, self.rank.data, self.action.data
+        self._rules, self._guards = self.rules.data, self.guards.data
+        self._push_length, self._push_count = table.push_length.data, table.push_count.data
+        self._push_sites = table.push_sites.data
+        self._ending, self._returns = table.ending.data, self.returns.data
+        self._accepting = table.accepting.data
+        # Action by state and class, -1 for none.
+        self.rule_of: dict[int, int] = {}
+        # By place, the bits of its classes, or a number where a site of the stack has to be seen first: with
+        # that site it is a place again. The oldest places and masks go, one by one, as others come.
+        self.places: OrderedDict[int, bytes | int] = OrderedDict()
+        self.numbers = numbers(1)
+        self.masks: OrderedDict[bytes, Mask] = OrderedDict()
 
-    def _action(self, number: int) -> Action:
-        """One of the rules; listing all of them would take up to 40 ms, and few are followed."""
-        return Action(*self.rules[number].tolist())
-
-    def can_end(self, state: int, stack: Stack) -> bool:
+    def can_end(self, state: int, stack: int) -> bool:
         """Whether the text may end: here, or after whatever is open has ended too."""
-        while not self.accepting[state]:
-            ending = self.ending[state]
-            if ending < 0 or stack is None:
+        while not self._accepting[state]:
+            ending = self._ending[state]
+            if ending < 0 or not stack:
                 return False
-            state = int(self.returns[ending, stack[0]])
+            state = self._returns[ending, ((stack & _FRAME) >> COUNT_BITS) - 1]
             if state < 0:
                 return False
-            stack = stack[1]
+            stack >>= FRAME_BITS
         return True
 
     def step(self, place: Place, token: int) -> Place | None:
         """Where one token leads, None if it is refused."""
-        return self.apply(place.state, place.counted, place.stack, int(self.token_class[token]))[0]
+        return self.apply(place.state, place.counted, place.stack, self._class_of_token[token])[0]
 
-    def mask(self, state: int, count: int, stack: Stack) -> Mask:
+    def mask(self, state: int, count: int, stack: int) -> Mask:
         """The tokens that may come next, end tokens apart."""
-        depth = 0 if stack is None else stack[2]
-        key = state * (self.most_room + 1) + min(self.depth_limit - depth, self.most_room)
-        known = self.places.get(key)
-        if self.counts and known is not None:
-            known = known.get(bisect_right(self._cuts(state), count))
-        below = stack
-        while type(known) is dict:
-            if below is None:
-                known = known.get(_BOTTOM)
-            else:
-                known = known.get(self._key(below))
-                below = below[1]
-        return self._learn(key, state, count, stack) if known is None else known
+        room = self.most_room if stack < self.deep else self.depth_limit - depth_of(stack)
+        place = state * (self.most_room + 1) + room
+        if self.counts:
+            place = place << COUNT_BITS | bisect_right(self._cuts(state), count)
+        known, below = self.places.get(place), stack
+        while isinstance(known, int):
+            known = self.places.get(known << FRAME_BITS | self._top(below))
+            below >>= FRAME_BITS
+        bits = self._learn(place, state, count, stack) if known is None else known
+        mask = self.masks.get(bits)
+        return self._make(bits) if mask is None else mask
 
-    def apply(self, state: int, count: int, stack: Stack, unit: int) -> tuple[Place | None, int]:
+    def apply(self, state: int, count: int, stack: int, unit: int) -> tuple[Place | None, int]:
         """Where a class leads, and how many sites of the stack had to be seen (its bottom counts)."""
-        seen = 0
+        seen, rules, guards = 0, self._rules, self._guards
         while True:
-            entry = self._entry(state, unit)
-            while entry is not None and not entry.least <= count <= entry.greatest:
-                entry = self._action(entry.otherwise) if entry.otherwise >= 0 else None
-            if entry is None:
+            rule = self._rule(state, unit)
+            while rule >= 0:
+                guard = rules[rule, GUARD]
+                if not guard or guards[guard, 0] <= count <= guards[guard, 1]:
+                    break
+                rule = rules[rule, OTHERWISE]
+            else:
                 return None, seen
-            target, effect, height, _, _, step, _ = entry
+            effect = rules[rule, EFFECT]
             if effect >= 0:
-                depth = 0 if stack is None else stack[2]
-                if depth + height > self.depth_limit:
+                height = rules[rule, HEIGHT]
+                if height and depth_of(stack) + height > self.depth_limit:
                     return None, seen
-                count += step
-                for site, above in self.strings[effect]:
-                    depth += 1
-                    stack = (site, stack, depth, count)
-                    count = above
-                return Place(target, count, stack, False), seen
+                if guard:
+                    count += guards[guard, 2]
+                for at in range(self._push_length[effect]):
+                    site = self._push_sites[effect, at]
+                    stack = stack << FRAME_BITS | (site + 1) << COUNT_BITS | count
+                    count = self._push_count[effect, at]
+                return Place(rules[rule, TARGET], count, stack, False), seen
             seen += 1
-            if stack is None:
+            if not stack:
                 return None, seen
-            state = int(self.returns[~effect, stack[0]])
+            state = self._returns[~effect, ((stack & _FRAME) >> COUNT_BITS) - 1]
             if state < 0:
                 return None, seen
-            count = stack[3]
-            stack = stack[1]
-            unit = target
+            count = stack & _COUNT
+            stack >>= FRAME_BITS
+            unit = rules[rule, TARGET]
 
     def bounds(self, state: int) -> _Bounded:
         """Conditional classes that ask for the count alone, with its bounds, and the other ones."""
         found = self.bounded.get(state)
         if found is None:
-            plain, bounds, others = [], [], []
-            for unit in self._conditional(state):
-                action = self.entries[state, unit]
-                if action and action.effect >= 0 and action.height == 0 and action.otherwise < 0:
-                    plain.append(unit)
-                    bounds.append((action.least, action.greatest))
-                else:
-                    others.append(unit)
-            low, high = np.array(bounds, np.int64).reshape(-1, 2).T
-            found = self.bounded[state] = np.array(plain, np.int64), low, high, others
+            first, last = self.conditional_start[state : state + 2].tolist()
+            units = self.conditional[first:last]
+            row, words = self.row_of_state[state], units >> 5
+            below = (np.uint32(1) << (units & 31).astype(np.uint32)) - np.uint32(1)
+            before = self.rank[row, words] + np.bitwise_count(self.survives[row, words] & below)
+            rules = self.rules[self.action[self.first_entry[state] + before]]
+            plain = (rules[:, EFFECT] >= 0) & (rules[:, HEIGHT] == 0) & (rules[:, OTHERWISE] < 0)
+            low, high, _ = self.guards[rules[plain, GUARD]].T
+            found = self.bounded[state] = units[plain], low, high, units[~plain].tolist()
         return found
 
-    def _key(self, top: tuple[int, Stack, int, int]) -> int:
+    def _top(self, stack: int) -> int:
         """What tells the top of a stack from others: the site, and how far the frame below it has counted."""
-        if not self.counts:
-            return top[0]
-        cuts = self.site_cuts.get(top[0])
+        top = stack & _FRAME
+        if not self.counts or not top:
+            return top
+        site = (top >> COUNT_BITS) - 1
+        cuts = self.site_cuts.get(site)
         if cuts is None:
-            states = self.returns[:, top[0]]
-            cuts = self.site_cuts[top[0]] = accelerate.best(cuts_of)(self, states[states >= 0])
-        return top[0] << 32 | bisect_right(cuts, top[3])
+            states = self.returns[:, site]
+            cuts = self.site_cuts[site] = accelerate.best(cuts_of)(self, states[states >= 0])
+        return top & ~_COUNT | bisect_right(cuts, top & _COUNT)
 
     def _cuts(self, state: int) -> list[int]:
         """The counts at which masks of a state may change."""
@@ -212,63 +214,51 @@ class Reader:
             cuts = self.cuts[state] = accelerate.best(cuts_of)(self, np.array([state], np.int32))
         return cuts
 
-    def _entry(self, state: int, unit: int) -> Action | None:
-        """What (state, class) says, None if it does not survive."""
-        key = (state, unit)
-        entry = self.entries.get(key)
-        if entry is None and key not in self.entries:
-            row, word, bit = self.row_of_state[state], unit >> 5, 1 << (unit & 31)
-            bits = int(self.survives[row, word])
+    def _rule(self, state: int, unit: int) -> int:
+        """The action of a state and a class, -1 if the class does not survive."""
+        key = state << 32 | unit
+        rule = self.rule_of.get(key)
+        if rule is None:
+            row, word, bit = self._row_of_state[state], unit >> 5, 1 << (unit & 31)
+            bits, rule = self._survives[row, word], -1
             if bits & bit:
-                before = int(self.rank[row, word]) + (bits & (bit - 1)).bit_count()
-                entry = self._action(self.action[int(self.first_entry[state]) + before])
-            if len(self.entries) >= CACHED_PLACES:
-                self.entries.clear()
-            self.entries[key] = entry
-        return entry
+                before = self._rank[row, word] + (bits & (bit - 1)).bit_count()
+                rule = self._action[self._first_entry[state] + before]
+            if len(self.rule_of) >= CACHED_RULES:
+                self.rule_of.clear()
+            self.rule_of[key] = rule
+        return rule
 
-    def _learn(self, key: int, state: int, count: int, stack: Stack) -> Mask:
-        """Find the mask of a place, and remember it for all stacks that look alike as far as was seen."""
-        bits = self.certain[self.row_of_state[state], : self.words].copy()
-        seen = accelerate.best(survivors)(self, state, count, stack, bits)
-        if len(self.masks) >= self._room() or self.known_places >= CACHED_PLACES:
-            self.places.clear()
-            self.masks.clear()
-            self.known_places = 0
-        mask = self.masks.get(bits.tobytes())
-        if mask is None:
-            mask = self.masks[bits.tobytes()] = accelerate.best(tokens_of)(self, bits)
-            mask.setflags(write=False)
-        path, node = [key], self.places
-        if self.counts:
-            path.append(bisect_right(self._cuts(state), count))
+    def _learn(self, place: int, state: int, count: int, stack: int) -> bytes:
+        """Find the classes of a place, remembered for all stacks that look alike as far as was seen."""
+        found = self.certain[self.row_of_state[state], : self.words].copy()
+        seen = accelerate.best(survivors)(self, state, count, stack, found)
+        bits = found.tobytes()
         for _ in range(seen):
-            if stack is None:
-                path.append(_BOTTOM)
-                break
-            path.append(self._key(stack))
-            stack = stack[1]
-        for step in path[:-1]:
-            node = node.setdefault(step, {})
-        node[path[-1]] = mask
-        self.known_places += 1
+            number = self.places.get(place)
+            if not isinstance(number, int):
+                number = next(self.numbers)
+                self._remember(place, number)
+            place = number << FRAME_BITS | self._top(stack)
+            stack >>= FRAME_BITS
+        self._remember(place, bits)
+        return bits
+
+    def _remember(self, place: int, what: bytes | int) -> None:
+        if len(self.places) >= CACHED_BYTES // (PLACE_BYTES + 4 * self.words):
+            self.places.popitem(last=False)
+        self.places[place] = what
+
+    def _make(self, bits: bytes) -> Mask:
+        """The mask of these classes."""
+        room = min(CACHED_MASKS, max(FEWEST_MASKS, SHARED_MASKS // (len(_readers) or 1)))
+        # Two go for one that comes, until there are no more than the room, which other tables may have taken.
+        for _ in range(2):
+            if len(self.masks) >= room:
+                self.masks.popitem(last=False)
+        mask = self.masks[bits] = accelerate.best(tokens_of)(self, np.frombuffer(bits, np.uint32))
+        mask.setflags(write=False)
         return mask
-
-    def _room(self) -> int:
-        """How many masks this table may keep."""
-        return min(CACHED_MASKS, max(FEWEST_MASKS, SHARED_MASKS // (len(_readers) or 1)))
-
-    def _conditional(self, state: int) -> list[int]:
-        """The classes that depend on the stack; their entries are read all at once."""
-        first, last = self.conditional_start[state : state + 2].tolist()
-        units = self.conditional[first:last]
-        row, words = self.row_of_state[state], units >> 5
-        below = (np.uint32(1) << (units & 31).astype(np.uint32)) - np.uint32(1)
-        before = self.rank[row, words] + np.bitwise_count(self.survives[row, words] & below)
-        numbers: list[int] = units.tolist()
-        for unit, action in zip(numbers, self.action[self.first_entry[state] + before].tolist(), strict=True):
-            self.entries[state, unit] = self._action(action)
-        return numbers
 
 
 def grouped(
@@ -293,15 +283,15 @@ def cuts_of(reader: Reader, states: NDArray[np.int32]) -> list[int]:
         said[reader.action[reader.first_entry[state] : reader.first_entry[state + 1]]] = True
     waiting = np.flatnonzero(said)
     while waiting.size:
-        otherwise = reader.rules[waiting, -1]
+        otherwise = reader.rules[waiting, OTHERWISE]
         waiting = otherwise[otherwise >= 0]
         said[waiting] = True
-    bounds = reader.rules[said, 3:5] + (0, 1)
+    bounds = reader.guards[np.unique(reader.rules[said, GUARD]), :2] + (0, 1)
     cuts: list[int] = np.unique(bounds[(bounds > 0) & (bounds <= ENDLESS)]).tolist()
     return cuts
 
 
-def survivors(reader: Reader, state: int, count: int, stack: Stack, bits: Mask) -> int:
+def survivors(reader: Reader, state: int, count: int, stack: int, bits: Mask) -> int:
     """Set the bits of the classes that survive in a state because of its count and stack.
 
     Returns how many sites of the stack had to be seen; its bottom counts as one.
@@ -331,6 +321,11 @@ def tokens_of(reader: Reader, bits: Mask) -> Mask:
     for first, last in reader.class_start[edges].reshape(-1, 2).tolist():
         np.bitwise_or.at(changed, reader.class_word[first:last], reader.class_bits[first:last])
     return reader.eligible ^ changed if most else changed
+
+
+def depth_of(stack: int) -> int:
+    """How many call sites are on a stack."""
+    return -(-stack.bit_length() // FRAME_BITS)
 
 
 def _packed(flags: NDArray[np.bool_]) -> Mask:

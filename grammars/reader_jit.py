@@ -15,9 +15,19 @@ from numpy.typing import NDArray
 
 from sortition.grammars import reader
 from sortition.grammars.machine import ENDLESS
+from sortition.grammars.reader import (
+    COUNT_BITS,
+    EFFECT,
+    FRAME_BITS,
+    GUARD,
+    HEIGHT,
+    OTHERWISE,
+    TARGET,
+    depth_of,
+)
 
 if TYPE_CHECKING:
-    from sortition.grammars.reader import Mask, Reader, Stack
+    from sortition.grammars.reader import Mask, Reader
 
 
 @numba.njit(cache=True, nogil=True)
@@ -58,26 +68,32 @@ def grouped(
 
 
 @numba.njit(cache=True, nogil=True)
-def _cuts_of(states: Any, first_entry: Any, action: Any, rules: Any) -> Any:
-    """`reader.cuts_of`, each as often as there are actions that have it."""
-    said = np.zeros(len(rules), np.bool_)
-    cuts = []
+def _cuts_of(states: Any, first_entry: Any, action: Any, rules: Any, guards: Any) -> Any:
+    """`reader.cuts_of`, each as often as there are guards that have it."""
+    said, asked = np.zeros(len(rules), np.bool_), np.zeros(len(guards), np.bool_)
+    cuts = np.empty(2 * len(guards), np.int64)
+    found = 0
     for state in states:
         for entry in range(first_entry[state], first_entry[state + 1]):
             rule = np.int64(action[entry])
             while rule >= 0 and not said[rule]:
                 said[rule] = True
-                if rules[rule, 3] > 0:
-                    cuts.append(rules[rule, 3])
-                if rules[rule, 4] < ENDLESS:
-                    cuts.append(rules[rule, 4] + 1)
-                rule = rules[rule, 6]
-    return np.array(cuts, np.int64)
+                guard = rules[rule, GUARD]
+                if not asked[guard]:
+                    asked[guard] = True
+                    if guards[guard, 0] > 0:
+                        cuts[found] = guards[guard, 0]
+                        found += 1
+                    if guards[guard, 1] < ENDLESS:
+                        cuts[found] = guards[guard, 1] + 1
+                        found += 1
+                rule = np.int64(rules[rule, OTHERWISE])
+    return cuts[:found]
 
 
 def cuts_of(read: Reader, states: NDArray[np.int32]) -> list[int]:
     """`reader.cuts_of`."""
-    return sorted(set(_cuts_of(states, read.first_entry, read.action, read.rules).tolist()))
+    return sorted(set(_cuts_of(states, read.first_entry, read.action, read.rules, read.guards).tolist()))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -106,16 +122,16 @@ def _survivors(
     first_entry: Any,
     action: Any,
     rules: Any,
+    guards: Any,
     returns: Any,
     depth_limit: int,
     state: Any,
     count: Any,
-    sites: Any,
-    counts: Any,
+    stack: Any,
     bits: Any,
 ) -> int:
-    """Apply every unit, as `Reader.apply` does, without going anywhere. Sites and counts begin at the top."""
-    most = 0
+    """Apply every unit, as `Reader.apply` does, without going anywhere. The stack has its top first."""
+    most, depth = 0, len(stack)
     # What became of the classes that began with an action: many share one.
     known, survived = np.zeros(len(rules), np.bool_), np.zeros(len(rules), np.bool_)
     for number in units:
@@ -123,18 +139,22 @@ def _survivors(
         begun = rule = _said(row_of_state, survives, rank, first_entry, action, state, unit)
         counted, seen = count, 0
         while rule >= 0 and not known[begun]:
-            if not rules[rule, 3] <= counted <= rules[rule, 4]:
-                rule = rules[rule, 6]
-            elif rules[rule, 1] >= 0:
-                survived[begun] = len(sites) - seen + rules[rule, 2] <= depth_limit
+            guard = rules[rule, GUARD]
+            if not guards[guard, 0] <= counted <= guards[guard, 1]:
+                rule = np.int64(rules[rule, OTHERWISE])
+            elif rules[rule, EFFECT] >= 0:
+                survived[begun] = depth - seen + rules[rule, HEIGHT] <= depth_limit
                 break
             else:
                 seen += 1
-                at = np.int64(returns[~rules[rule, 1], sites[seen - 1]]) if seen <= len(sites) else -1
+                if seen > depth:
+                    break
+                top = stack[seen - 1]
+                at = np.int64(returns[~rules[rule, EFFECT], (top >> COUNT_BITS) - 1])
                 if at < 0:
                     break
-                counted = counts[seen - 1]
-                rule = _said(row_of_state, survives, rank, first_entry, action, at, rules[rule, 0])
+                counted = top & ((1 << COUNT_BITS) - 1)
+                rule = _said(row_of_state, survives, rank, first_entry, action, at, rules[rule, TARGET])
         known[begun] = True
         most = max(most, seen)
         if survived[begun]:
@@ -142,16 +162,11 @@ def _survivors(
     return most
 
 
-def survivors(read: Reader, state: int, count: int, stack: Stack, bits: Mask) -> int:
+def survivors(read: Reader, state: int, count: int, stack: int, bits: Mask) -> int:
     """`reader.survivors`."""
     first, last = read.conditional_start[state : state + 2].tolist()
     if first == last:
         return 0
-    sites, counts = [], []
-    while stack is not None:
-        site, stack, _, counted = stack
-        sites.append(site)
-        counts.append(counted)
     seen: int = _survivors(
         read.conditional[first:last],
         read.row_of_state,
@@ -160,12 +175,12 @@ def survivors(read: Reader, state: int, count: int, stack: Stack, bits: Mask) ->
         read.first_entry,
         read.action,
         read.rules,
+        read.guards,
         read.returns,
         read.depth_limit,
         state,
         count,
-        np.array(sites, np.int64),
-        np.array(counts, np.int64),
+        np.frombuffer(stack.to_bytes(depth_of(stack) * (FRAME_BITS // 8), "little"), np.int64),
         bits,
     )
     return seen
@@ -213,11 +228,10 @@ def _read_only(kind: Any, dimensions: int) -> Any:
 
 _NARROW = _read_only(types.int32, 1)
 _TABLE = _read_only(types.int32, 2)
-_STACK = types.int64[::1]
 _MASK = types.uint32[::1]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _grouped: (_NARROW, types.int64),
-    _cuts_of: (_NARROW, _NARROW, _NARROW, _read_only(types.int64, 2)),
+    _cuts_of: (_NARROW, _NARROW, _NARROW, _TABLE, _TABLE),
     _survivors: (
         _NARROW,
         _NARROW,
@@ -225,14 +239,14 @@ LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
         _TABLE,
         _NARROW,
         _NARROW,
-        _read_only(types.int64, 2),
+        _TABLE,
+        _TABLE,
         _TABLE,
         types.int64,
         types.int64,
         types.int64,
-        _STACK,
-        _STACK,
+        _read_only(types.int64, 1),
         _MASK,
     ),
-    _tokens_of: (_MASK, types.int64, _NARROW, _MASK, _MASK, _MASK),
+    _tokens_of: (_read_only(types.uint32, 1), types.int64, _NARROW, _MASK, _MASK, _MASK),
 }
