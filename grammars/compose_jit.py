@@ -10,7 +10,7 @@ Never imported on the way to a first table: `accelerate.py` loads it in the back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -920,38 +920,49 @@ class _Composer:
         return self._result(map_of_word)
 
     def _grow(self) -> None:
-        """Twice the room in the stores that are half full, or in all if none is, and empty slots."""
-        tally = self._tally
-        full = [
-            2 * tally[_MAPS] >= len(self._maps[2])
-            or 2 * self._maps[0][tally[_MAPS]] >= self._maps[1].shape[1],
-            2 * tally[_GROUPINGS] >= len(self._groupings[3])
-            or 2 * self._groupings[0][tally[_GROUPINGS]] >= self._groupings[1].shape[1],
-            2 * tally[_JOINS] >= len(self._joins[2])
-            or 2 * self._joins[0][tally[_JOINS]] >= len(self._joins[1]),
-            2 * self._strings[4][0] >= len(self._strings[0]),
-            2 * self._guards[2][0] >= self._guards[0].shape[1],
-            2 * tally[_ROWS] >= len(self._rows[1]),
+        """Twice the room for whatever has half of it in use, or for all if nothing has, and empty slots.
+
+        The numbers of maps, groupings and joins get more room apart from what these consist of: new memory
+        takes more time than what is done in it.
+        """
+        maps, groupings, joins = (int(count) for count in self._tally[:3])
+        stores = [
+            (maps, self._maps[2]),
+            (self._maps[0][maps], self._maps[1]),
+            (groupings, self._groupings[3]),
+            (self._groupings[0][groupings], self._groupings[1]),
+            (joins, self._joins[2]),
+            (self._joins[0][joins], self._joins[1]),
+            (self._strings[4][0], self._strings[0]),
+            (self._guards[2][0], self._guards[0]),
+            (self._tally[_ROWS], self._rows[1]),
         ]
+        full = [2 * used >= store.shape[-1] for used, store in stores]
         if not any(full):
             full = [True] * len(full)
-            self._scratch = _twice(self._scratch, slots=5, fills={6: 0, 7: 0})
+            self._scratch = _twice(self._scratch, range(len(self._scratch)), {6: 0, 7: 0})
             self._waiting = np.empty(2 * len(self._waiting), np.int64)
         if full[0]:
-            self._maps = _twice(self._maps, slots=4, fills={3: UNKNOWN})
+            self._maps = _twice(self._maps, (0, 2, 3, 4, 5, 6), {3: UNKNOWN})
             # There is a row for each map at most.
-            self._rows = (*_twice(self._rows[:1], fills={0: 0}), *self._rows[1:])
+            self._rows = _twice(self._rows, (0,), {0: 0})
         if full[1]:
-            self._groupings = _twice(self._groupings, slots=2)
-            definition.check_elements(self._groupings[1].shape[1] // 4)
+            self._maps = _twice(self._maps, (1,))
         if full[2]:
-            self._joins = _twice(self._joins, slots=3)
+            self._groupings = _twice(self._groupings, (0, 2, 3))
         if full[3]:
-            self._strings = _twice(self._strings, slots=3)
+            self._groupings = _twice(self._groupings, (1,))
+            definition.check_elements(self._groupings[1].shape[1] // 4)
         if full[4]:
-            self._guards = _twice(self._guards, slots=1)
+            self._joins = _twice(self._joins, (0, 2, 3, 4))
         if full[5]:
-            self._rows = (self._rows[0], *_twice(self._rows[1:2]), self._rows[2])
+            self._joins = _twice(self._joins, (1,))
+        if full[6]:
+            self._strings = _twice(self._strings, (0, 1, 2, 3))
+        if full[7]:
+            self._guards = _twice(self._guards, (0, 1))
+        if full[8]:
+            self._rows = _twice(self._rows, (1,))
         for slots in (self._maps[4], self._groupings[2], self._joins[3], self._strings[3], self._guards[1]):
             slots.fill(EMPTY)
 
@@ -963,15 +974,15 @@ class _Composer:
             map_of_word,
             self._descent.word_of_token,
             start,
-            np.ascontiguousarray(self._maps[1][:, : start[-1]]),
+            self._maps[1][:, : start[-1]],
             self._maps[2][:maps],
             group_start,
-            np.ascontiguousarray(self._groupings[1][:, : group_start[-1]]),
+            self._groupings[1][:, : group_start[-1]],
             int(self._tally[_IDENTITIES]),
             self._strings[0][:strings],
             self._strings[1][:strings],
             self._strings[2][:strings],
-            np.ascontiguousarray(self._guards[0][:, :guards]),
+            self._guards[0][:, :guards],
         )
 
 
@@ -981,21 +992,19 @@ def _slots(count: int) -> Ints:
 
 
 def _twice(
-    arrays: tuple[Any, ...], slots: int = -1, fills: Mapping[int, int] = MappingProxyType({})
+    arrays: tuple[Any, ...], which: Iterable[int], fills: Mapping[int, int] = MappingProxyType({})
 ) -> tuple[Any, ...]:
-    """The arrays with twice the room along their last axes; the new room of some is filled.
+    """The arrays, some with twice the room along their last axes; the new room of some is filled.
 
-    Room that is not filled costs nothing until it is used. Slots are not copied.
+    Room that is not filled costs nothing until it is used.
     """
-    grown = []
-    for index, array in enumerate(arrays):
-        size = array.shape[-1]
-        larger = np.empty((*array.shape[:-1], 2 * size), array.dtype)
-        if index != slots:
-            larger[..., :size] = array
+    grown = list(arrays)
+    for index in which:
+        size = arrays[index].shape[-1]
+        grown[index] = np.empty((*arrays[index].shape[:-1], 2 * size), arrays[index].dtype)
+        grown[index][..., :size] = arrays[index]
         if index in fills:
-            larger[..., size:] = fills[index]
-        grown.append(larger)
+            grown[index][..., size:] = fills[index]
     return tuple(grown)
 
 

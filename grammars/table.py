@@ -265,32 +265,25 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
     elif recursive:
         frames = Frames.of_bytes(machine)
         safe = np.ones(frames.states, np.bool_)
-    height = np.zeros(len(actions.target), np.int64)
+    height, need = np.zeros(len(actions.target), np.int64), np.zeros(len(machine), np.int64)
     unguarded = ((guards[:, :2] == (0, ENDLESS)).all(axis=1))[actions.guard]
-    certain = ((actions.effect >= 0) & unguarded).take(entries.action)
+    sure = (actions.effect >= 0) & unguarded
     if recursive:
         need, site_need = accelerate.best(room_needed)(frames, safe, depth_limit)
         if need[0] > depth_limit:
             raise TooLarge(f"every text of this grammar nests more than {depth_limit} deep")
         height = _heights(actions, push_sites, need, site_need)
         # Whoever reached a state made sure of what it needs itself; more has to be looked at.
-        plain = np.where((actions.effect == NO_PUSH) & unguarded, height, NEVER)
-        certain = plain.take(entries.action) <= need.take(entries.state)
+        sure &= actions.effect == NO_PUSH
+    room = np.where(sure, height, NEVER)
     exits = accelerate.best(longest_exit)(entries, actions, machine.returns, depth_limit)
     otherwise = np.full(len(actions.target), -1, np.int32)
     if len(guards) > 1:
-        first, action, base, otherwise = _alternatives(entries, len(actions.target))
-        entries = Entries(entries.state[first], entries.unit[first], action)
-        actions, height = Actions(*(column[base] for column in actions)), height[base]
-        certain = certain[first]
-
-    bounds = np.searchsorted(entries.state, np.arange(len(machine) + 1))
-    row_of_state, survives, certain_bits = accelerate.best(rows_of)(
-        bounds, entries.unit, certain, len(classes) + 1
-    )
-    counts = np.bitwise_count(survives).astype(np.int64)
-    open_question = np.flatnonzero(~certain & (entries.unit < token_classes))
+        entries, base, otherwise = _alternatives(entries, len(actions.target))
+        actions, height, room = Actions(*(column[base] for column in actions)), height[base], room[base]
+    rows = accelerate.best(rows_of)(entries, room, need, token_classes, len(classes) + 1)
     return Table(
+        **rows._asdict(),
         vocabulary_size=vocabulary.size,
         vocabulary_digest=vocabulary.digest,
         token_classes=token_classes,
@@ -301,19 +294,12 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         longest_exit=exits,
         end_tokens=np.array(vocabulary.end_tokens, np.int32),
         token_class=_narrow(token_class, token_classes),
-        row_of_state=row_of_state,
-        survives=survives,
-        certain=certain_bits,
-        rank=(np.cumsum(counts, axis=1) - counts).astype(np.int32),
-        first_entry=bounds[:-1].astype(np.int32),
         action=_narrow(entries.action, len(actions.target)),
         action_target=actions.target,
         action_effect=actions.effect,
         action_guard=actions.guard,
         action_otherwise=otherwise,
         action_height=height.astype(np.int16),
-        conditional_start=np.searchsorted(open_question, bounds).astype(np.int32),
-        conditional=entries.unit.take(open_question),
         push_sites=push_sites,
         push_count=push_count,
         push_length=(push_sites >= 0).sum(axis=1, dtype=np.int32),
@@ -325,15 +311,46 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
 
 
 class Entries(NamedTuple):
-    """Entries sorted by state and class, all int32; of several of one state and class, one guard holds."""
+    """Entries sorted by state and class; of several of one state and class, one guard holds.
 
-    state: Ints
-    unit: Ints
-    action: Ints
+    Attributes:
+        first: int64 [states + 1], where each state's begin.
+        said: int32 [entries, 2], class and action of each.
+    """
+
+    first: Wide
+    said: Ints
+
+    @property
+    def state(self) -> Wide:
+        """int64 [entries], the state of each."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+    @property
+    def unit(self) -> Ints:
+        """int32 [entries], the class of each."""
+        return self.said[:, 0]
+
+    @property
+    def action(self) -> Ints:
+        """int32 [entries], the action of each."""
+        return self.said[:, 1]
 
     def only(self, kept: Flags) -> Entries:
         """Some of the entries."""
-        return Entries(*(column[kept] for column in self))
+        return Entries(np.append(0, np.cumsum(kept))[self.first], self.said[kept])
+
+
+class Rows(NamedTuple):
+    """The columns of `Table` about what each state lets survive."""
+
+    row_of_state: Ints
+    survives: NDArray[np.uint32]
+    certain: NDArray[np.uint32]
+    rank: Ints
+    first_entry: Ints
+    conditional_start: Ints
+    conditional: Ints
 
 
 class Actions(NamedTuple):
@@ -346,7 +363,7 @@ class Actions(NamedTuple):
 
 def _narrow(numbers: Ints, count: int) -> NDArray[np.uint16] | Ints:
     """Numbers below `count`, in 16 bits if they fit."""
-    return numbers.astype(np.uint16) if count <= 1 << 16 else numbers
+    return numbers.astype(np.uint16) if count <= 1 << 16 else np.ascontiguousarray(numbers)
 
 
 def lacks_bytes(machine: Machine, vocabulary: Vocabulary) -> bool:
@@ -404,14 +421,10 @@ def _actions(
 
     The first are the actions of the outcomes of the first class, and so on.
     """
-    begin = composition.start[classes]
-    owner, at = spread(begin, composition.start[classes + 1] - begin)
-    target, effect = (row.take(at) for row in composition.outcomes)
-    other = np.flatnonzero(effect != NO_PUSH)
-    unit, other_effect = owner[other] + 1, effect[other]
-    leaves = other_effect < 0
-    guard_of_exit, ending = np.divmod(~other_effect.astype(np.int64), max(endings, 1))
-    string = np.where(leaves, NO_PUSH, other_effect)
+    target, other, unit, effect = accelerate.best(outcomes_of)(composition, classes)
+    leaves = effect < 0
+    guard_of_exit, ending = np.divmod(~effect.astype(np.int64), max(endings, 1))
+    string = np.where(leaves, NO_PUSH, effect)
     number_of_string, guard_of_string, push_sites, push_count = _strings(composition, string)
     guard, guards = _guards(composition, np.where(leaves, guard_of_exit, guard_of_string[string]))
     row = np.where(leaves, ~ending, number_of_string[string]) + endings
@@ -427,6 +440,18 @@ def _actions(
     action = target
     action[other] = states + number
     return action, actions, (push_sites, push_count), guards
+
+
+def outcomes_of(composition: Composition, classes: Wide) -> tuple[Ints, Wide, Wide, Ints]:
+    """The targets of the outcomes of all classes, one class after the other.
+
+    And of those that do more than go on in a state: which they are, their classes and their effects.
+    """
+    begin = composition.start[classes]
+    owner, at = spread(begin, composition.start[classes + 1] - begin)
+    target, effect = (row.take(at) for row in composition.outcomes)
+    other = np.flatnonzero(effect != NO_PUSH)
+    return target, other, owner[other] + 1, effect[other]
 
 
 def entries_of(composition: Composition, classes: Wide, action_of_outcome: Ints, states: int) -> Entries:
@@ -445,8 +470,8 @@ def entries_of(composition: Composition, classes: Wide, action_of_outcome: Ints,
     action = action_of_outcome[(np.cumsum(outcomes) - outcomes)[owner] + group]
     # Sorted by class already. A stable sort of 16-bit keys is a radix sort, many times as fast as any other.
     order = np.argsort(source.astype(np.uint16) if states <= 1 << 16 else source, kind="stable")
-    units = (owner + 1).astype(np.int32)
-    return Entries(source.take(order), units.take(order), action.take(order))
+    first = np.append(0, np.cumsum(np.bincount(source, minlength=states)))
+    return Entries(first, np.column_stack(((owner + 1).astype(np.int32).take(order), action.take(order))))
 
 
 def _guards(composition: Composition, used: Wide) -> tuple[Wide, Ints]:
@@ -461,32 +486,27 @@ def _guards(composition: Composition, used: Wide) -> tuple[Wide, Ints]:
     return renumbered[used], np.ascontiguousarray(composition.guards[:, numbers[order]].T)
 
 
-def _alternatives(entries: Entries, actions: int) -> tuple[Flags, Ints, Wide, Ints]:
+def _alternatives(entries: Entries, actions: int) -> tuple[Entries, Wide, Ints]:
     """Chain the actions of entries of one state and class: where one's guard fails, the next one counts.
 
-    Returns which entries are the first ones, their actions, and of each action which one it is, apart from
-    what counts otherwise; and this, -1 for nothing.
+    Returns entries that are the only ones, and of each action which one it is, apart from what counts
+    otherwise; and this, -1 for nothing.
     """
-    same = (entries.state[1:] == entries.state[:-1]) & (entries.unit[1:] == entries.unit[:-1])
-    first, last = np.append(True, ~same)[: len(entries.state)], np.append(~same, True)[: len(entries.state)]
+    first = np.append(True, entries.unit[1:] != entries.unit[:-1])[: len(entries.said)]
+    first[entries.first[entries.first < len(first)]] = True
+    last = np.append(first[1:], True)[: len(first)]
     action = entries.action.astype(np.int64)
     base, otherwise = [np.arange(actions)], [np.full(actions, -1)]
     waiting = np.flatnonzero(last & ~first) - 1
     while waiting.size:
-        keys, number = np.unique(
-            np.stack([action[waiting], action[waiting + 1]]), axis=1, return_inverse=True
-        )
-        action[waiting] = actions + number.reshape(-1)
-        actions += keys.shape[1]
-        base.append(keys[0])
-        otherwise.append(keys[1])
+        keys, number = _ranked(action[waiting] * actions + action[waiting + 1])
+        base.append(keys // actions)
+        otherwise.append(keys % actions)
+        action[waiting] = actions + number
+        actions += len(keys)
         waiting = waiting[~first[waiting]] - 1
-    return (
-        first,
-        action[first].astype(np.int32),
-        np.concatenate(base),
-        np.concatenate(otherwise).astype(np.int32),
-    )
+    chained = Entries(entries.first, np.column_stack((entries.unit, action.astype(np.int32))))
+    return chained.only(first), np.concatenate(base), np.concatenate(otherwise).astype(np.int32)
 
 
 def _ranked(keys: Wide) -> tuple[Wide, Wide]:
@@ -503,37 +523,42 @@ def _ranked(keys: Wide) -> tuple[Wide, Wide]:
 def _strings(composition: Composition, used: NDArray[np.integer]) -> tuple[Wide, Wide, Ints, Ints]:
     """The number of each string that is used, but for its guard; the guard; and sites and counts of each.
 
-    Sites are padded with -1, the top is last. Strings are numbered by their sites, the empty one first,
-    whatever their numbers were.
+    Strings are numbered by their sites, the empty one first, whatever their numbers were.
     """
     is_used = np.zeros(len(composition.push_parent), np.bool_)
     is_used[used] = is_used[NO_PUSH] = True
     strings = np.flatnonzero(is_used)
+    sites, counts, guards = accelerate.best(spelled)(composition, strings)
+    both = np.hstack([sites, counts])
+    order = np.lexsort(both.T[::-1]) if both.size else np.arange(len(strings))
+    both = both[order]
+    differs = np.append(True, (both[1:] != both[:-1]).any(axis=1))
+    number, guard = np.zeros((2, len(is_used)), np.int64)
+    number[strings[order]] = np.cumsum(differs) - 1
+    guard[strings] = guards
+    sites, counts = (np.ascontiguousarray(table) for table in np.hsplit(both[differs], 2))
+    return number, guard, sites, counts
+
+
+def spelled(composition: Composition, strings: Wide) -> tuple[Ints, Ints, Ints]:
+    """The sites and counts of each string, the top last, padded with -1 and 0; and the guards below them."""
     above = strings
     reversed_sites, reversed_counts = [], []
     while True:
         empty = composition.ends[above]
         if empty.all():
             break
-        reversed_sites.append(composition.push_site[above])
+        reversed_sites.append(np.where(empty, -1, composition.push_site[above]))
         reversed_counts.append(np.where(empty, 0, composition.push_count[above]))
         above = np.where(empty, above, composition.push_parent[above])
-    guard = np.zeros(len(is_used), np.int64)
-    guard[strings] = composition.push_count[above]
     padded, counts = (
         np.array(rows, np.int32).reshape(-1, len(strings))[::-1].T
         for rows in (reversed_sites, reversed_counts)
     )
     # The padding stands at the bottom; a stable sort moves it to the top.
     order = np.argsort(padded < 0, axis=1, kind="stable")
-    both = np.hstack([np.take_along_axis(table, order, axis=1) for table in (padded, counts)])
-    by_sites = np.lexsort(both.T[::-1]) if both.size else np.arange(len(strings))
-    both = both[by_sites]
-    differs = np.append(True, (both[1:] != both[:-1]).any(axis=1))
-    number = np.zeros(len(is_used), np.int64)
-    number[strings[by_sites]] = np.cumsum(differs) - 1
-    sites, counts = (np.ascontiguousarray(table) for table in np.hsplit(both[differs], 2))
-    return number, guard, sites, counts
+    sites, counts = (np.take_along_axis(table, order, axis=1) for table in (padded, counts))
+    return sites, counts, composition.push_count[above]
 
 
 def _frames_of_tokens(
@@ -546,7 +571,7 @@ def _frames_of_tokens(
 ) -> Frames:
     """What tokens do inside a frame."""
     tokens = entries.only(entries.unit < token_classes)
-    state = tokens.state.astype(np.int64)
+    state = tokens.state
     target, effect = (column[tokens.action].astype(np.int64) for column in actions[:2])
     stays = effect >= 0
     # Tokens that leave a frame in their middle are not counted on: they are a bonus.
@@ -567,12 +592,14 @@ def _heights(actions: Actions, push_sites: Ints, need: Wide, site_need: Wide) ->
     return np.where(leaves, 0, height)
 
 
-def rows_of(
-    bounds: Wide, unit: Ints, certain: Flags, classes: int
-) -> tuple[Ints, NDArray[np.uint32], NDArray[np.uint32]]:
-    """The row of each state, and the distinct rows of survives and certain bits."""
-    data = (2 * unit + certain).astype(np.int32).tobytes()
-    ends = (bounds * 4).tolist()
+def rows_of(entries: Entries, room: Wide, need: Wide, token_classes: int, classes: int) -> Rows:
+    """The entries as bits, in a row for all states that have the same ones.
+
+    Those are certain whose action takes no more room than the state needs in any case.
+    """
+    certain = room.take(entries.action) <= need.take(entries.state)
+    data = (2 * entries.unit + certain).astype(np.int32).tobytes()
+    ends = (entries.first * 4).tolist()
     number_of: dict[bytes, int] = {}
     row_of_state = np.array(
         [number_of.setdefault(data[begin:end], len(number_of)) for begin, end in pairwise(ends)],
@@ -585,7 +612,17 @@ def rows_of(
     bits[0, row, packed >> 1] = True
     bits[1, row, packed >> 1] = packed & 1
     survives, certain_bits = np.packbits(bits, axis=-1, bitorder="little").view(np.uint32)
-    return row_of_state, survives, certain_bits
+    counts = np.bitwise_count(survives).astype(np.int64)
+    open_question = np.flatnonzero(~certain & (entries.unit < token_classes))
+    return Rows(
+        row_of_state,
+        survives,
+        certain_bits,
+        (np.cumsum(counts, axis=1) - counts).astype(np.int32),
+        entries.first[:-1].astype(np.int32),
+        np.searchsorted(open_question, entries.first).astype(np.int32),
+        entries.unit.take(open_question),
+    )
 
 
 def words_of_rows(rows: int, classes: int) -> int:
@@ -607,7 +644,7 @@ def longest_exit(entries: Entries, actions: Actions, returns: Ints, depth_limit:
     leaving = np.flatnonzero(actions.effect < 0)
     if not leaving.size:
         return 0
-    states = len(entries.state) and int(entries.state[-1]) + 1
+    states = len(entries.first) - 1
     # Which actions, if any, leave a frame once more in each state to which a frame was left.
     at = np.flatnonzero((actions.effect < 0)[entries.action])
     key = entries.unit[at].astype(np.int64) * states + entries.state[at]
@@ -619,7 +656,6 @@ def longest_exit(entries: Entries, actions: Actions, returns: Ints, depth_limit:
     ends = ~actions.effect[leaving]
     owner, onto = spread(first[ends], first[ends + 1] - first[ends])
     onward = actions.target[leaving][owner].astype(np.int64) * states + pairs[1][onto]
-    onward = np.where(pairs[1][onto] < states, onward, -1)
     begin = np.searchsorted(key, onward)
     linked, found = spread(begin, np.searchsorted(key, onward, side="right") - begin)
     edges = distinct(np.stack([leaving[owner[linked]], action[found]]))

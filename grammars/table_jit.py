@@ -11,32 +11,31 @@ from typing import TYPE_CHECKING, Any, Final
 import numba
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
 from sortition.grammars import table
-from sortition.grammars.compose import DEAD, SELF, Composition, Flags, Ints, Wide, check_elements
+from sortition.grammars.compose import DEAD, NO_PUSH, SELF, Composition, Ints, Wide, check_elements
 from sortition.grammars.jit import FACTOR, FIRST, SHIFT
 
 if TYPE_CHECKING:
-    from sortition.grammars.table import Actions, Entries
+    from sortition.grammars.table import Actions, Entries, Rows
 
 
 @numba.njit(cache=True, nogil=True)
 def _classes(map_of_word: Any, word_of_token: Any, start: Any, outcomes: Any) -> Any:
     """`table.classes_of`."""
     classes = np.empty(len(start), np.int64)
-    class_of_map = np.zeros(len(start) - 1, np.int64)
-    token_class = np.zeros(len(word_of_token), np.int32)
+    # `DEAD` finds what is none in one more place at the end.
+    class_of_map = np.zeros(len(start), np.int64)
+    class_of_map[DEAD] = -1
+    token_class = np.empty(len(word_of_token), np.int32)
     count = 0
     for token in range(len(word_of_token)):
         number = map_of_word[word_of_token[token]]
-        if number == DEAD:
-            continue
         if class_of_map[number] == 0:
             classes[count] = number
             count += 1
             class_of_map[number] = count
-        token_class[token] = class_of_map[number]
+        token_class[token] = max(class_of_map[number], 0)
     token_classes = count + 1
     at = 0
     while at < count:
@@ -47,7 +46,7 @@ def _classes(map_of_word: Any, word_of_token: Any, start: Any, outcomes: Any) ->
                 count += 1
                 class_of_map[remainder] = count
         at += 1
-    return classes[:count].copy(), class_of_map, token_classes, token_class
+    return classes[:count].copy(), class_of_map[:-1], token_classes, token_class
 
 
 def classes_of(composition: Composition) -> tuple[Wide, Wide, int, Ints]:
@@ -59,11 +58,65 @@ def classes_of(composition: Composition) -> tuple[Wide, Wide, int, Ints]:
 
 
 @numba.njit(cache=True, nogil=True)
+def _outcomes(classes: Any, start: Any, outcomes: Any) -> Any:
+    """`table.outcomes_of`."""
+    count = 0
+    for number in classes:
+        count += start[number + 1] - start[number]
+    target, effect = np.empty(count, np.int32), np.empty(count, np.int32)
+    other, unit = np.empty(count, np.int64), np.empty(count, np.int64)
+    count = others = 0
+    for index in range(len(classes)):
+        for place in range(start[classes[index]], start[classes[index] + 1]):
+            target[count] = outcomes[0, place]
+            other[others], unit[others], effect[others] = count, index + 1, outcomes[1, place]
+            others += outcomes[1, place] != NO_PUSH
+            count += 1
+    return target, other[:others].copy(), unit[:others].copy(), effect[:others].copy()
+
+
+def outcomes_of(composition: Composition, classes: Wide) -> tuple[Ints, Wide, Wide, Ints]:
+    """`table.outcomes_of`."""
+    found: tuple[Ints, Wide, Wide, Ints] = _outcomes(classes, composition.start, composition.outcomes)
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _spelled(parent: Any, site: Any, counted: Any, strings: Any) -> Any:
+    """`table.spelled`."""
+    length = np.zeros(len(strings), np.int64)
+    for index in range(len(strings)):
+        string = strings[index]
+        while parent[string] >= 0:
+            string = parent[string]
+            length[index] += 1
+    longest = length.max()
+    sites = np.full((len(strings), longest), -1, np.int32)
+    counts = np.zeros((len(strings), longest), np.int32)
+    guards = np.empty(len(strings), np.int32)
+    for index in range(len(strings)):
+        string = strings[index]
+        for place in range(length[index] - 1, -1, -1):
+            sites[index, place], counts[index, place] = site[string], counted[string]
+            string = parent[string]
+        guards[index] = counted[string]
+    return sites, counts, guards
+
+
+def spelled(composition: Composition, strings: Wide) -> tuple[Ints, Ints, Ints]:
+    """`table.spelled`."""
+    found: tuple[Ints, Ints, Ints] = _spelled(
+        composition.push_parent, composition.push_site, composition.push_count, strings
+    )
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
 def _sorted_entries(
     classes: Any, start: Any, grouping: Any, group_start: Any, groups: Any, action_of_outcome: Any,
     states: int,
 ) -> Any:  # fmt: skip
-    """State, class and action of all entries, by a counting sort."""
+    """Where the entries of each state begin, and class and action of all, by a counting sort."""
     place = np.zeros(states + 1, np.int64)
     for index in range(len(classes)):
         number = grouping[classes[index]]
@@ -71,19 +124,19 @@ def _sorted_entries(
             place[groups[0, at] + 1] += 1
     for source in range(states):
         place[source + 1] += place[source]
-    state = np.empty(place[-1], np.int32)
-    unit, action = np.empty_like(state), np.empty_like(state)
+    said = np.empty((place[-1], 2), np.int32)
+    # Where the next entry of each state goes.
+    after = place.copy()
     first = 0
     for index in range(len(classes)):
         number = grouping[classes[index]]
         for at in range(group_start[number], group_start[number + 1]):
             source = groups[0, at]
-            state[place[source]] = source
-            unit[place[source]] = index + 1
-            action[place[source]] = action_of_outcome[first + groups[1, at]]
-            place[source] += 1
+            said[after[source], 0] = index + 1
+            said[after[source], 1] = action_of_outcome[first + groups[1, at]]
+            after[source] += 1
         first += start[classes[index] + 1] - start[classes[index]]
-    return state, unit, action
+    return place, said
 
 
 def entries_of(composition: Composition, classes: Wide, action_of_outcome: Ints, states: int) -> Entries:
@@ -99,8 +152,8 @@ def entries_of(composition: Composition, classes: Wide, action_of_outcome: Ints,
 
 
 @numba.njit(cache=True, nogil=True)
-def _distinct_rows(bounds: Any, unit: Any, certain: Any) -> Any:
-    """The row of each state, and the first state of each row."""
+def _distinct_rows(bounds: Any, said: Any, room: Any, need: Any, token_classes: int) -> Any:
+    """The row of each state, the first state of each row, and the classes of tokens that are not certain."""
     states = len(bounds) - 1
     size = 16
     while size < 2 * states:
@@ -108,23 +161,28 @@ def _distinct_rows(bounds: Any, unit: Any, certain: Any) -> Any:
     slots = np.full(size, -1, np.int32)
     hashes = np.empty(states, np.uint64)
     row_of_state, first = np.empty(states, np.int32), np.empty(states, np.int64)
-    rows = 0
-    for state in range(states):
-        begin, end = bounds[state], bounds[state + 1]
+    conditional_start, conditional = np.zeros(states + 1, np.int32), np.empty(len(said), np.int32)
+    rows = waiting = 0
+    for source in range(states):
+        begin, end = bounds[source], bounds[source + 1]
         code = FIRST
         for place in range(begin, end):
-            code = (code ^ np.uint64(2 * unit[place] + certain[place])) * FACTOR
+            unit, certain = said[place, 0], room[said[place, 1]] <= need[source]
+            conditional[waiting] = unit
+            waiting += (unit < token_classes) & (not certain)
+            code = (code ^ np.uint64(2 * unit + certain)) * FACTOR
             code ^= code >> SHIFT
+        conditional_start[source + 1] = waiting
         slot = np.int64(code & np.uint64(size - 1))
         while slots[slot] >= 0:
             row = slots[slot]
             other = bounds[first[row]]
             same = hashes[row] == code and bounds[first[row] + 1] - other == end - begin
             if same:
-                for offset in range(end - begin):
-                    if (
-                        unit[other + offset] != unit[begin + offset]
-                        or certain[other + offset] != certain[begin + offset]
+                for place in range(begin, end):
+                    like = other + place - begin
+                    if said[place, 0] != said[like, 0] or (room[said[place, 1]] <= need[source]) != (
+                        room[said[like, 1]] <= need[first[row]]
                     ):
                         same = False
                         break
@@ -134,43 +192,46 @@ def _distinct_rows(bounds: Any, unit: Any, certain: Any) -> Any:
         if slots[slot] < 0:
             slots[slot] = rows
             hashes[rows] = code
-            first[rows] = state
+            first[rows] = source
             rows += 1
-        row_of_state[state] = slots[slot]
-    return row_of_state, first[:rows].copy()
+        row_of_state[source] = slots[slot]
+    return row_of_state, first[:rows].copy(), conditional_start, conditional[:waiting].copy()
 
 
 @numba.njit(cache=True, nogil=True)
-def _bits(bounds: Any, unit: Any, certain: Any, first: Any, words: int) -> Any:
-    """Of each row, the bits that survive and those that are certain."""
+def _bits(bounds: Any, said: Any, room: Any, need: Any, first: Any, words: int) -> Any:
+    """Of each row, the bits that survive, those that are certain, and how many are in the words before."""
     survives = np.zeros((len(first), words), np.uint32)
-    certain_bits = np.zeros_like(survives)
+    certain = np.zeros_like(survives)
+    rank = np.empty((len(first), words), np.int32)
     for row in range(len(first)):
-        for place in range(bounds[first[row]], bounds[first[row] + 1]):
-            bit = np.uint32(1 << (unit[place] & 31))
-            survives[row, unit[place] >> 5] |= bit
-            if certain[place]:
-                certain_bits[row, unit[place] >> 5] |= bit
-    return survives, certain_bits
+        begin, end = bounds[first[row]], bounds[first[row] + 1]
+        before = 0
+        for place in range(begin, end):
+            word, bit = said[place, 0] >> 5, np.uint32(1) << np.uint32(said[place, 0] & 31)
+            while before <= word:
+                rank[row, before] = place - begin
+                before += 1
+            survives[row, word] |= bit
+            if room[said[place, 1]] <= need[first[row]]:
+                certain[row, word] |= bit
+        rank[row, before:] = end - begin
+    return survives, certain, rank
 
 
-def rows_of(
-    bounds: Wide, unit: Ints, certain: Flags, classes: int
-) -> tuple[Ints, NDArray[np.uint32], NDArray[np.uint32]]:
+def rows_of(entries: Entries, room: Wide, need: Wide, token_classes: int, classes: int) -> Rows:
     """`table.rows_of`."""
-    row_of_state, first = _distinct_rows(bounds, unit, certain)
+    row_of_state, first, conditional_start, conditional = _distinct_rows(*entries, room, need, token_classes)
     words = table.words_of_rows(len(first), classes)
-    survives, certain_bits = _bits(bounds, unit, certain, first, words)
-    return row_of_state, survives, certain_bits
+    survives, certain, rank = _bits(*entries, room, need, first, words)
+    starts = entries.first[:-1].astype(np.int32)
+    return table.Rows(row_of_state, survives, certain, rank, starts, conditional_start, conditional)
 
 
 @numba.njit(cache=True, nogil=True)
-def _longest(
-    state: Any, unit: Any, action: Any, target: Any, effect: Any, returns: Any, depth_limit: int
-) -> Any:
+def _longest(bounds: Any, said: Any, target: Any, effect: Any, returns: Any, depth_limit: int) -> Any:
     """`table.longest_exit`."""
-    states = state[-1] + 1 if len(state) else 0
-    bounds = np.searchsorted(state, np.arange(states + 1))
+    states = len(bounds) - 1
     # Which action leaves one more frame after which.
     edges = np.empty((1024, 2), np.int64)
     count = 0
@@ -181,7 +242,7 @@ def _longest(
         size = 0
         for site in range(returns.shape[1]):
             after = returns[ending, site]
-            if 0 <= after < states and seen[after] != ending:
+            if after >= 0 and seen[after] != ending:
                 seen[after] = ending
                 onward[size] = after
                 size += 1
@@ -191,14 +252,14 @@ def _longest(
             leaves = True
             for index in range(size):
                 begin, end = bounds[onward[index]], bounds[onward[index] + 1]
-                place = begin + np.searchsorted(unit[begin:end], target[leaving])
-                while place < end and unit[place] == target[leaving]:
-                    if effect[action[place]] < 0:
+                place = begin + np.searchsorted(said[begin:end, 0], target[leaving])
+                while place < end and said[place, 0] == target[leaving]:
+                    if effect[said[place, 1]] < 0:
                         if count == len(edges):
                             grown = np.empty((2 * count, 2), np.int64)
                             grown[:count] = edges
                             edges = grown
-                        edges[count, 0], edges[count, 1] = leaving, action[place]
+                        edges[count, 0], edges[count, 1] = leaving, said[place, 1]
                         count += 1
                     place += 1
     exits = np.zeros(len(effect), np.int64)
@@ -218,14 +279,14 @@ def _longest(
 
 def longest_exit(entries: Entries, actions: Actions, returns: Ints, depth_limit: int) -> int:
     """`table.longest_exit`."""
-    found = _longest(
-        entries.state, entries.unit, entries.action, actions.target, actions.effect, returns, depth_limit
-    )
+    found = _longest(*entries, actions.target, actions.effect, returns, depth_limit)
     return int(found)
 
 
 REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     table.classes_of: classes_of,
+    table.outcomes_of: outcomes_of,
+    table.spelled: spelled,
     table.entries_of: entries_of,
     table.rows_of: rows_of,
     table.longest_exit: longest_exit,
@@ -234,11 +295,13 @@ REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
 _NARROW = types.int32[::1]
 _WIDE = types.int64[::1]
 _TABLE = types.int32[:, ::1]
-_FLAGS = types.boolean[::1]
+_PART = types.int32[:, :]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
-    _classes: (_NARROW, types.Array(types.int32, 1, "C", readonly=True), _WIDE, _TABLE),
-    _sorted_entries: (_WIDE, _WIDE, _NARROW, _WIDE, _TABLE, _NARROW, types.int64),
-    _distinct_rows: (_WIDE, _NARROW, _FLAGS),
-    _bits: (_WIDE, _NARROW, _FLAGS, _WIDE, types.int64),
-    _longest: (_NARROW, _NARROW, _NARROW, _NARROW, _NARROW, _TABLE, types.int64),
+    _classes: (_NARROW, types.Array(types.int32, 1, "C", readonly=True), _WIDE, _PART),
+    _outcomes: (_WIDE, _WIDE, _PART),
+    _spelled: (_NARROW, _NARROW, _NARROW, _WIDE),
+    _sorted_entries: (_WIDE, _WIDE, _NARROW, _WIDE, _PART, _NARROW, types.int64),
+    _distinct_rows: (_WIDE, _TABLE, _WIDE, _WIDE, types.int64),
+    _bits: (_WIDE, _TABLE, _WIDE, _WIDE, _WIDE, types.int64),
+    _longest: (_WIDE, _TABLE, _NARROW, _NARROW, _TABLE, types.int64),
 }

@@ -14,7 +14,16 @@ from sortition.grammars import accelerate, liveness, table
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.liveness import Frames, room_needed, spread_labels, steps_of
 from sortition.grammars.machine import Machine
-from sortition.grammars.table import build_table, classes_of, entries_of, longest_exit, rows_of
+from sortition.grammars.table import (
+    Entries,
+    build_table,
+    classes_of,
+    entries_of,
+    longest_exit,
+    outcomes_of,
+    rows_of,
+    spelled,
+)
 
 SCHEMAS = [
     True,
@@ -69,7 +78,7 @@ def test_labels_spread_the_same(seed: int) -> None:
 def test_tables_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call of the definitions while tables are built is made again, in compiled loops."""
     compiled = pytest.importorskip("sortition.grammars.table_jit")
-    calls = dict.fromkeys((classes_of, entries_of, rows_of, longest_exit), 0)
+    calls = dict.fromkeys((classes_of, outcomes_of, spelled, entries_of, rows_of, longest_exit), 0)
 
     def both(definition: Callable[..., Any]) -> Callable[..., Any]:
         if definition not in calls:
@@ -94,8 +103,8 @@ def test_tables_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = pytest.importorskip("sortition.grammars.table_jit")
-    bounds, unit = np.array([0, 1, 2]), np.array([1, 2], np.int32)
-    arguments = bounds, unit, np.array([True, False]), 70
+    entries = Entries(np.arange(3), np.array([[1, 0], [2, 0]], np.int32))
+    arguments = entries, np.zeros(1, np.int64), np.zeros(2, np.int64), 3, 70
     monkeypatch.setattr(table, "BIT_BUDGET", 16)
     for find in (rows_of, compiled.rows_of):
         with pytest.raises(table.TooLarge, match="70 token classes in 2 kinds of states"):
