@@ -15,7 +15,7 @@ from numba import types
 
 from sortition.grammars import nfa as nodes_definition
 from sortition.grammars import subsets as definition
-from sortition.grammars.jit import FACTOR, FIRST, SHIFT, borrowed, sort
+from sortition.grammars.jit import FACTOR, FIRST, SHIFT, borrowed, inlined, sort
 from sortition.grammars.nfa import ARC, CALL, END, FORK, PASSED_PER_STEP, ROOT_RULE, Nfa, ragged
 from sortition.grammars.partition import UnitClasses
 from sortition.grammars.subsets import (
@@ -104,14 +104,14 @@ def productive_nodes(nfa: Nfa) -> bytearray:
     return bytearray(_productive(*nfa.arrays))
 
 
-@numba.njit(nogil=True)
+@inlined
 def _fail(tally: Any, status: int, detail: int) -> None:
     if tally[_STATUS] == _FINE:
         tally[_STATUS] = status
         tally[_DETAIL] = detail
 
 
-@numba.njit(nogil=True)
+@inlined
 def _spend(tally: Any, steps: int) -> None:
     tally[_STEPS] += steps
     if tally[_STEPS] > tally[_LEFT]:
@@ -133,7 +133,7 @@ def _lists(count: int, items: int) -> Any:
     )
 
 
-@numba.njit(nogil=True)
+@inlined
 def _numbered(lists: Any, items: Any, size: int, tally: Any) -> Any:
     """The number of a list, which is entered if it is new."""
     data, start, hashes, slots, count = lists
@@ -212,7 +212,7 @@ def _close(graph: Any, closures: Any, node: int, found: Any) -> None:
     tally[_USED] = used + count
 
 
-@numba.njit(nogil=True)
+@inlined
 def _joined(graph: Any, closures: Any, nodes: Any, size: int, found: Any, carried: int) -> Any:
     """`_Construction._closure` of some nodes, into `found`, which begins with some more; its size."""
     data, first, last, seen, _, tally = closures
@@ -236,7 +236,7 @@ def _joined(graph: Any, closures: Any, nodes: Any, size: int, found: Any, carrie
     return count
 
 
-@numba.njit(nogil=True)
+@inlined
 def _state(states: Any, found: Any, count: int, tally: Any) -> Any:
     """The number of the state of some nodes, -1 for none."""
     if count == 0:
@@ -244,7 +244,7 @@ def _state(states: Any, found: Any, count: int, tally: Any) -> Any:
     return _numbered(states, found, count, tally)
 
 
-@numba.njit(nogil=True)
+@inlined
 def _union(
     graph: Any, closures: Any, states: Any, unions: Any, nodes: Any, size: int, found: Any
 ) -> Any:  # fmt: skip
@@ -268,7 +268,7 @@ def _union(
     return np.int64(state_of_list[key])
 
 
-@numba.njit(nogil=True)
+@inlined
 def _by_class(graph: Any, sets: Any, arcs: Any, count: int, start: Any, targets: Any, tally: Any) -> None:
     """Sort where arcs lead by the class of the unit that they read: `start` of each class in the targets."""
     label, following = graph[1], graph[2]
@@ -443,7 +443,7 @@ def _return(
     used[0] += 1
 
 
-@numba.njit(nogil=True)
+@inlined
 def _same(values: Any, before: int, first: int, last: int) -> Any:
     """Whether the values from `before` to `first` are those from `first` to `last`."""
     if first - before != last - first:
