@@ -71,7 +71,7 @@ class Characters:
 
     def text(self, text: str) -> Expr:
         """These characters one after the other."""
-        if all(" " <= character <= "~" and character not in '"\\' for character in text):
+        if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
             return literal(text.encode())
         return concat(*(self.any_of(((ord(each), ord(each)),)) for each in text))
 

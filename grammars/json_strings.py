@@ -10,17 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Final, TypeAlias
 
 from sortition.grammars.automaton import Automaton
-from sortition.grammars.characters import ANY_CHARACTER, difference, intersection
+from sortition.grammars.characters import ANY_CHARACTER, difference
 from sortition.grammars.errors import GrammarError, TooLarge, Unsupported
 from sortition.grammars.expr import (
     EMPTY,
     NOTHING,
     Expr,
     Graph,
+    Ranges,
     alternative,
     concat,
     literal,
@@ -170,14 +171,21 @@ def other_words(texts: frozenset[str], called: bool) -> Spelling:
     for node, (children, is_word) in enumerate(tree):
         if not is_word:
             finals.add(node)
-        here = merge((ord(character), ord(character)) for character in children)
         edges.extend((node, characters.text(character), child) for character, child in children.items())
-        edges.append((node, one_of(difference(PLAIN, here)), free))
-        if intersection(SPECIAL, here):
-            edges.append((node, characters.any_of(difference(SPECIAL, here)), free))
-        else:
+        plain, others = _others(frozenset(children))
+        edges.append((node, plain, free))
+        if others == SPECIAL:
             edges.append((node, EMPTY, special))
+        else:
+            edges.append((node, characters.any_of(others), free))
     return characters.quoted(Graph(tuple(edges), 0, frozenset(finals)))
+
+
+@lru_cache(maxsize=CACHED_SETS)
+def _others(characters: frozenset[str]) -> tuple[Expr, Ranges]:
+    """All characters but these: the plain ones, and the set of the special ones."""
+    here = merge((ord(character), ord(character)) for character in characters)
+    return one_of(difference(PLAIN, here)), difference(SPECIAL, here)
 
 
 def of_language(automaton: Automaton, canonical: bool, called: bool) -> Spelling:
@@ -196,7 +204,8 @@ def of_lengths(automaton: Automaton, low: int, high: int | None, called: bool) -
 
 def finite(texts: Iterable[str]) -> Automaton:
     """The automaton of these strings."""
-    return _finite(tuple(texts))
+    # In order: what is kept, and so charged for once, is known by its texts.
+    return _finite(tuple(sorted(texts)))
 
 
 @kept(CACHED_SETS)

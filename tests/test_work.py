@@ -10,6 +10,7 @@ import pytest
 import sortition as so
 from sortition.grammars import accelerate, partition_jit, subsets_jit, work
 from sortition.grammars.errors import TooLarge
+from sortition.grammars.json_strings import finite
 from sortition.grammars.machine import Machine
 from sortition.grammars.work import BUDGET, charge, kept, metered
 
@@ -82,6 +83,14 @@ def test_steps_do_not_depend_on_what_was_made_before(any_order: bool) -> None:
         return [so.json_schema(schema, any_order=any_order).steps for schema in described][::order]
 
     assert steps(1, "first") == steps(-1, "later") == steps(1, "first")
+
+
+def test_steps_do_not_depend_on_the_order_of_a_set() -> None:
+    with metered() as meter:
+        finite(["a", "b"])
+        once = meter.steps
+        finite(["b", "a"])
+    assert meter.steps == once > 0
 
 
 def test_threads_have_meters_of_their_own() -> None:
