@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from sortition.grammars.automaton import Automaton
@@ -94,6 +95,9 @@ LOWERED_CACHE: Final = 20_000
 """Rules of the schemas that are kept lowered: a rule takes 1 to 5 KB, a typical schema has 20."""
 
 _LOWERED: Final = Cache[Grammar](LOWERED_CACHE, lambda grammar: len(grammar.rules))
+
+SHOWN: Final = 60
+"""Characters of a schema that stand for it in the `repr` of its grammar."""
 
 TOO_DEEP: Final = "the schema nests too deep"
 
@@ -189,8 +193,13 @@ def _contents(schema: Any) -> Any:
 
 
 def _source(schema: Any) -> str:
-    text = getattr(schema, "__name__", None) or str(schema if isinstance(schema, str) else json.dumps(schema))
-    return f"json_schema({text if len(text) <= 60 else text[:57] + '...'})"
+    text = getattr(schema, "__name__", None) or (schema if isinstance(schema, str) else _beginning(schema))
+    return f"json_schema({text if len(text) <= SHOWN else text[: SHOWN - 3] + '...'})"
+
+
+def _beginning(contents: Any) -> str:
+    """The text of a schema, or of a long one more than is shown: it is written piece by piece."""
+    return "".join(islice(json.JSONEncoder().iterencode(contents), SHOWN + 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

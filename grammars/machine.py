@@ -181,10 +181,12 @@ def _first_of_each(labels: Ints) -> NDArray[np.int64]:
 
 def _refuse_ambiguous_ends(machine: Machine) -> None:
     """Where a frame may end or go on, the next byte must tell which."""
-    for state in np.flatnonzero((machine.ending >= 0) & ~machine.leaves):
-        after = machine.returns[machine.ending[state]]
-        after = after[after >= 0]
-        if ((machine.move[after] >= 0) & (machine.move[state] >= 0)).any():
+    states = np.flatnonzero(machine.ending >= 0)
+    endings, reads = machine.ending[states], machine.move[states] >= 0
+    for ending in np.unique(endings[reads.any(axis=1)]):
+        after = machine.returns[ending]
+        read_after = (machine.move[after[after >= 0]] >= 0).any(axis=0)
+        if (reads[endings == ending] & read_after).any():
             raise Unsupported(
                 "the grammar cannot tell where a number or another open-ended part stops",
                 hint="put a separator after it",

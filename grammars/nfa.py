@@ -357,11 +357,15 @@ class Nfa:
         return node
 
     def _build(self, expr: Expr, following: int) -> int:
-        # These two are found again as nodes.
+        # These are found again as nodes.
         if isinstance(expr, Class):
             return self._arc(self._set(expr.ranges), following)
+        if isinstance(expr, Literal):
+            return self._build_literal(expr.units, following)
         if isinstance(expr, Call):
             return self._call(expr.rule, following)
+        if expr is EMPTY:
+            return following
         key = (id(expr), following)
         node = self._built.get(key)
         if node is None:
@@ -369,8 +373,6 @@ class Nfa:
         return node
 
     def _build_new(self, expr: Expr, following: int) -> int:
-        if isinstance(expr, Literal):
-            return self._build_literal(expr.units, following)
         if isinstance(expr, Concat):
             for part in reversed(expr.parts):
                 following = self._build(part, following)
@@ -383,8 +385,6 @@ class Nfa:
             return self._build_graph(expr, following)
         if isinstance(expr, Counted):
             return self._build_counted(expr, following)
-        if expr is EMPTY:
-            return following
         if expr is NOTHING:
             return self._fork(())
         raise TypeError(f"not an expression: {expr!r}")

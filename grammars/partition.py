@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sortition.grammars import accelerate
 from sortition.grammars.expr import Ranges
-from sortition.grammars.work import charge
+from sortition.grammars.work import charge, meter
 
 ITEM_STEPS: Final = 10
 """Steps that an item takes to be told from others."""
@@ -44,11 +44,13 @@ class UnitClasses:
         position = {cut: index for index, cut in enumerate(ordered)}
         position[size] = len(ordered)
         members: list[list[int]] = [[] for _ in ordered]
+        spend = meter().charge
         for number, ranges in enumerate(sets):
             for low, high in ranges:
-                charge(1 + (position[high + 1] - position[low]) // MEMBERS_PER_STEP)
-                for interval in range(position[low], position[high + 1]):
-                    members[interval].append(number)
+                inside = members[position[low] : position[high + 1]]
+                spend(1 + len(inside) // MEMBERS_PER_STEP)
+                for numbers in inside:
+                    numbers.append(number)
         class_of: dict[tuple[int, ...], int] = {}
         unit_class = [class_of.setdefault(tuple(member), len(class_of)) for member in members]
         self.boundaries: NDArray[np.int32] = np.array(ordered, dtype=np.int32)
@@ -59,7 +61,7 @@ class UnitClasses:
         for member, number in class_of.items():
             for index in member:
                 classes[index].append(number)
-        self.of: list[tuple[int, ...]] = [tuple(numbers) for numbers in classes]
+        self.of: list[tuple[int, ...]] = [tuple(each) for each in classes]
 
     def spread(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """A value for each unit, given one for each class."""
