@@ -21,22 +21,22 @@ from sortition.grammars.partition import UnitClasses, distinct_columns, joined_b
 from sortition.grammars.subsets import subsets
 from sortition.grammars.work import charge
 
-AUTOMATON_STEPS: Final = 2_500
+AUTOMATON_STEPS: Final = 800
 """Steps that each automaton takes, however small it is."""
 
-ROUND_STEPS: Final = 100
+ROUND_STEPS: Final = 60
 """Steps that each round of a product takes, whatever it finds."""
 
-PAIR_STEPS: Final = 6
+PAIR_STEPS: Final = 3
 """Steps that each pair of states takes in a product."""
 
-WALK_STEPS: Final = 25
+WALK_STEPS: Final = 8
 """Steps that a state takes to be looked at once, with what leads to it and where it leads."""
 
 EDGE_STEPS: Final = 4
 """Steps that each pair of joined states takes to be told."""
 
-CELLS_PER_STEP: Final = 2
+CELLS_PER_STEP: Final = 5
 """Moves that are looked at in one step."""
 
 BYTES: Final = 0x100

@@ -175,20 +175,25 @@ def unordered_object_of(
         call = following[group]
         return concat(whitespace.before_comma, call if last is None else counted(call, 1, 0, last))
 
-    for count, done, written in product(range(counting.top + 1), reached, range(1 << told_apart)):
-        after = ("after", written, count, done)
+    # Numbers stand for what is fulfilled in the names of nodes: there are many.
+    number = {done: each for each, done in enumerate(reached)}
+    onward = [[(group, number[done.then(group[1])]) for group in following] for done in reached]
+    for count, (place, done), written in product(
+        range(counting.top + 1), enumerate(reached), range(1 << told_apart)
+    ):
+        after = ("after", written, count, place)
         if not counting.is_full(count):
-            for bit, marks in following:
+            total = counting.after(count)
+            for group, then in onward[place]:
+                bit = group[0]
                 if not written & bit & once:
-                    total = counting.after(count)
                     last = counting.last_comma((needed & ~(written | bit)).bit_count(), total)
-                    expr = next_member((bit, marks), last)
-                    edges.add(after, expr, ("after", written | bit, total, done.then(marks)))
+                    edges.add(after, next_member(group, last), ("after", written | bit, total, then))
         if written & needed == needed and count >= counting.least and done.kept | done.last == every:
             edges.add(after, close, "end")
     if not counting.is_full(0):
         for (bit, marks), body in bodies.items():
-            edges.add("first", body, ("after", bit, counting.after(0), Marks().then(marks)))
+            edges.add("first", body, ("after", bit, counting.after(0), number[Marks().then(marks)]))
     edges.add("start", concat(literal(b"{"), whitespace.after_open), "first")
     if not needed and low == 0 and not wishes:
         edges.add("start", concat(literal(b"{"), whitespace.inside_empty, literal(b"}")), "end")
@@ -377,7 +382,7 @@ def _long_array_of(
     What may end there has an item that is not listed, so that one is possible; more of them then are, too.
     """
     if low > COUNTED:
-        raise TooLarge(f"an array has more than {COUNTED:,} items")
+        raise TooLarge(f"an array has more than {COUNTED:,} items", keyword="minItems")
     high = None if high is not None and high > COUNTED else high
     last = len(first) + 1
     edges = _Edges()

@@ -23,7 +23,7 @@ UNROLLED: Final = 32
 LEVEL_STEPS: Final = 30
 """Steps that each length takes that is looked at."""
 
-MOVES_PER_STEP: Final = 64
+MOVES_PER_STEP: Final = 16
 """Moves that are looked at in one step, for one length."""
 
 LEVELS: Final = 2_000

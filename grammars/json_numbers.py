@@ -37,13 +37,13 @@ UpperBound: TypeAlias = tuple[Fraction | None, bool]
 CACHED_SETS: Final = 1024
 """Number sets whose expression is kept; one takes 2 KiB in the mean."""
 
-VALUE_STEPS: Final = 100
+VALUE_STEPS: Final = 40
 """Steps that each number of an `enum` takes."""
 
 PLACE_STEPS: Final = 3
 """Steps that each decimal place of a number takes."""
 
-DIGIT_STEPS: Final = 10
+DIGIT_STEPS: Final = 4
 """Steps that each digit takes after which a number may be another one."""
 
 

@@ -64,11 +64,11 @@ from sortition.grammars.schema_facts import (
 )
 from sortition.grammars.schema_keys import classes, declared, is_key, keys_of, terms_of
 from sortition.grammars.schema_logic import Logic
-from sortition.grammars.schema_origin import Kind, Origin
+from sortition.grammars.schema_origin import NO_VALUE, Kind, Origin, crossed
 from sortition.grammars.schema_ways import DIFFERENT, Counted, Marks, item_ways, member_ways, values_of
 from sortition.grammars.work import charge, expect, kept, meter, metered
 
-RULE_STEPS: Final = 150
+RULE_STEPS: Final = 60
 """Steps that each rule takes."""
 
 OBJECT_STEPS: Final = 1_200
@@ -134,7 +134,7 @@ def json_schema(
             for every place between tokens inside a container.
         formats: whether `format` is enforced or ignored.
         any_order: whether declared keys may come in any order, not only in that of `properties`. States
-            double with each key that must be there, up to fourteen.
+            double with each key that must be there, up to thirteen.
 
     Raises:
         Invalid: not a JSON Schema.
@@ -540,7 +540,7 @@ class _Lowering:
                 if inner not in seen and not self.logic.possible(inner)
             ]
             if not needed:
-                return origin.error(Unsatisfiable, "no value can be valid here")
+                return crossed(current) or origin.error(Unsatisfiable, NO_VALUE)
             current = needed[0]
             seen.add(current)
 
@@ -578,7 +578,8 @@ def _at(origin: Origin) -> Iterator[None]:
     except TooLarge as error:
         if error.pointer is not None:
             raise
-        raise origin.error(TooLarge, error.reason, error.hint) from None
+        keyword = error.keyword or origin.keyword
+        raise TooLarge(error.reason, pointer=origin.pointer, keyword=keyword, hint=error.hint) from None
 
 
 @kept(CACHED_POLICIES)

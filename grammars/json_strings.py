@@ -40,7 +40,7 @@ from sortition.grammars.work import charge, kept
 CACHED_SETS: Final = 512
 """String sets, patterns and key sets that are kept; one takes 20 KiB in the mean."""
 
-CHARACTER_STEPS: Final = 8
+CHARACTER_STEPS: Final = 12
 """Steps that each character of a word takes."""
 
 _Named: TypeAlias = tuple[tuple[str, bool], ...]
@@ -235,9 +235,11 @@ def _has_conditions(strings: Strings) -> bool:
 
 def _kept(strings: Strings, patterns: _Named, formats: _Named) -> list[str]:
     """The values of an enumerated set that fulfil everything else."""
+    values = strings.values or ()
+    charge(CHARACTER_STEPS * sum(map(len, values)) * (len(patterns) + len(formats)))
     return [
         value
-        for value in strings.values or ()
+        for value in values
         if strings.low <= len(value)
         and (strings.high is None or len(value) <= strings.high)
         and value not in strings.excluded

@@ -39,11 +39,14 @@ from sortition.grammars.work import meter
 NODE_STEPS: Final = 5
 """Steps that a node takes, with all that is found out about it."""
 
-TARGETS_PER_STEP: Final = 2
+RULE_STEPS: Final = 60
+"""Steps that each rule takes beside those for its nodes."""
+
+TARGETS_PER_STEP: Final = 1
 """Targets of forks that are found out about in one step."""
 
-PASSED_PER_STEP: Final = 3
-"""Nodes and forks that are passed in one step to find closures."""
+PASSED_STEPS: Final = 1
+"""Steps that each node or fork takes that is passed to find a closure."""
 
 ROOT: Final = ""
 """The name under which the root expression is stored beside the rules."""
@@ -167,7 +170,7 @@ class Nfa:
                 known = (node,) if self.productive[node] else ()
             else:
                 reached, passed = self._reached(node, self.productive.__getitem__)
-                self._meter.charge(passed // PASSED_PER_STEP)
+                self._meter.charge(PASSED_STEPS * passed)
                 known = tuple(sorted(reached))
             self._closures[node] = known
         return known
@@ -226,7 +229,7 @@ class Nfa:
             known.before = True
         else:
             self._place(known.block, number)
-        self._meter.charge(sum(map(len, self.forks[first_fork:])) // TARGETS_PER_STEP)
+        self._meter.charge(RULE_STEPS + sum(map(len, self.forks[first_fork:])) // TARGETS_PER_STEP)
 
     def _block(self, first: int, first_fork: int, start: int) -> _Block | None:
         """The nodes of the rule that has just been built, None if it shares some with another rule."""

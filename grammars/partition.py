@@ -13,13 +13,13 @@ from sortition.grammars import accelerate
 from sortition.grammars.expr import Ranges
 from sortition.grammars.work import charge, meter
 
-ITEM_STEPS: Final = 10
+ITEM_STEPS: Final = 20
 """Steps that an item takes to be told from others."""
 
 MEMBERS_PER_STEP: Final = 4
 """Intervals of units that are found to be members of a set in one step."""
 
-CELLS_PER_STEP: Final = 16
+CELLS_PER_STEP: Final = 12
 """Successors of items that are looked at in one step."""
 
 

@@ -39,6 +39,9 @@ from sortition.grammars.work import BUDGET, charge, expect
 NESTING_BUDGET: Final = 50
 """Groups inside one another; each costs later stages up to 7 Python frames, of which there are 1,000."""
 
+CLASS_STEPS: Final = 15
+"""Steps that a character class takes to be read, or a letter in any case."""
+
 RANGES_PER_STEP: Final = 1
 """Ranges of character classes that are read in one step."""
 
@@ -282,7 +285,7 @@ class PatternParser(ABC):
 
     def _item(self, expr: Expr) -> None:
         if isinstance(expr, Class):
-            charge(len(expr.ranges) // RANGES_PER_STEP)
+            charge(CLASS_STEPS + len(expr.ranges) // RANGES_PER_STEP)
         group = self._groups[-1]
         group.items.append(expr)
         fixed = isinstance(expr, Assertion) or (isinstance(expr, Look) and not self.repeated_looks)

@@ -25,6 +25,7 @@ from sortition.grammars.schema_keywords import (
     DIALECTS,
     KEYWORDS,
     Draft,
+    blamed,
     check,
     children,
     nearest,
@@ -406,41 +407,66 @@ def checked_keys(contents: object) -> Set[str]:
         Invalid: it is not JSON, or contains itself.
         TooLarge: it is too deep or too large.
     """
+    at = _Place()
+    try:
+        return _checked_keys(contents, at)
+    except (Invalid, TooLarge) as error:
+        pointer, keyword = at.origin()
+        raise type(error)(error.reason, pointer=pointer, keyword=keyword, hint=error.hint) from None
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where reading has come to: the keys and indices on the way, the last one first."""
+
+    tokens: tuple[str | int, Any] | None = None
+
+    def origin(self) -> tuple[str, str | None]:
+        """The pointer of the innermost schema there, and the keyword in it."""
+        way: list[str | int] = []
+        tokens = self.tokens
+        while tokens is not None:
+            way.insert(0, tokens[0])
+            tokens = tokens[1]
+        return blamed(way)
+
+
+def _checked_keys(contents: object, at: _Place) -> Set[str]:
     meter = work.meter()
     keys: set[str] = set()
     # The steps for each container, and where those that are open began.
     finished: dict[int, int] = {}
     open_containers: set[int] = set()
-    waiting: list[tuple[Any, int, int | None]] = [(contents, 0, None)]
+    waiting: list[tuple[Any, int, int | None, Any]] = [(contents, 0, None, None)]
     while waiting:
-        value, depth, before = waiting.pop()
+        value, depth, before, at.tokens = waiting.pop()
         if before is not None:
             open_containers.discard(id(value))
             finished[id(value)] = meter.steps - before
         elif isinstance(value, dict | list):
             if id(value) in open_containers:
-                raise Invalid("the schema contains itself", pointer="", hint="use $ref")
+                raise Invalid("the schema contains itself", hint="use $ref")
             if id(value) in finished:
                 meter.charge(finished[id(value)])
                 continue
             if depth > DEPTH_BUDGET:
-                raise TooLarge(f"the schema nests more than {DEPTH_BUDGET} levels deep", pointer="")
+                raise TooLarge(f"the schema nests more than {DEPTH_BUDGET} levels deep")
             open_containers.add(id(value))
-            waiting.append((value, depth, meter.steps))
+            waiting.append((value, depth, meter.steps, at.tokens))
             meter.charge(VALUE_STEPS * (1 + len(value)))
             if isinstance(value, dict):
                 meter.charge(OBJECT_STEPS)
                 if not all(isinstance(key, str) for key in value):
-                    raise Invalid("the keys of a schema are strings", pointer="")
+                    raise Invalid("the keys of a schema are strings")
                 keys.update(value)
                 meter.charge(sum(map(len, value)) // CHARACTERS_PER_STEP)
-                value = value.values()
-            waiting.extend((each, depth + 1, None) for each in value)
+            inner = value.items() if isinstance(value, dict) else enumerate(value)
+            waiting.extend([(each, depth + 1, None, (token, at.tokens)) for token, each in inner])
         elif isinstance(value, str):
             meter.charge(len(value) // CHARACTERS_PER_STEP)
         elif isinstance(value, int):
             if value.bit_length() > BITS:
-                raise TooLarge(f"the schema has a number of more than {BITS:,} bits", pointer="")
+                raise TooLarge(f"the schema has a number of more than {BITS:,} bits")
         elif not (value is None or isinstance(value, float)):
-            raise Invalid(f"a {type(value).__name__} is not a JSON value", pointer="")
+            raise Invalid(f"a {type(value).__name__} is not a JSON value")
     return keys

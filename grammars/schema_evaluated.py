@@ -31,7 +31,7 @@ from sortition.grammars.schema_facts import (
 from sortition.grammars.schema_keywords import Draft
 from sortition.grammars.work import charge
 
-WAY_STEPS: Final = 60
+WAY_STEPS: Final = 30
 """Steps that each way takes in which the schemas beside one keyword may hold together."""
 
 UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")

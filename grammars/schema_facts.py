@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from sortition.grammars.errors import GrammarError
 from sortition.grammars.schema_document import Schema
+from sortition.grammars.work import charge
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,21 @@ class Negation:
 
     of: Schema
 
+
+NUMBER_STEPS: Final = 8
+"""Steps that a number of a schema takes to be read as a fraction."""
+
+BITS_PER_STEP: Final = 16
+"""Bits of a fraction that are read in one step."""
+
+VALUE_STEPS: Final = 1
+"""Steps that a string of an `enum` takes to be compared with other assertions."""
+
+COMPARISON_STEPS: Final = 6
+"""Steps that a number of an `enum` takes to be compared with bounds."""
+
+DIVISION_STEPS: Final = 4
+"""Steps that it takes to be divided."""
 
 FEW: Final = 4
 """Up to this many things are compared with others one by one."""
@@ -92,6 +108,8 @@ class Numbers:
             self.excluded | other.excluded,
         )
         if both.values is not None:
+            conditions = len(both.divisors) + len(both.not_divisors)
+            charge(len(both.values) * (COMPARISON_STEPS + DIVISION_STEPS * conditions))
             values = tuple(value for value in both.values if both.holds(value))
             return replace(both, values=values) if values else None
         return both
@@ -131,6 +149,7 @@ class Strings:
         excluded = self.excluded | other.excluded
         values = _common(self.values, other.values)
         if values is not None:
+            charge(VALUE_STEPS * len(values))
             values = tuple(
                 value
                 for value in values
@@ -322,7 +341,9 @@ def of_types(names: list[str]) -> Facts:
 
 def exact(number: int | float) -> Fraction:
     """A number of a schema as the decimal that it was written as."""
-    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+    found = Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+    charge(NUMBER_STEPS + (found.numerator.bit_length() + found.denominator.bit_length()) // BITS_PER_STEP)
+    return found
 
 
 def of_value(value: Any) -> Facts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Any, Final
@@ -128,12 +128,33 @@ ANNOTATIONS: Final = frozenset(
 )
 """Keywords that never decide whether an instance is valid."""
 
+_OF_SCHEMAS: Final = frozenset(
+    [
+        *(Shape.SCHEMA, Shape.FLAG_OR_SCHEMA, Shape.SCHEMAS, Shape.SCHEMA_MAP),
+        *(Shape.ITEMS, Shape.DEPENDENCIES),
+    ]
+)
+
 TYPES: Final = frozenset(["null", "boolean", "integer", "number", "string", "array", "object"])
 
 
 def pointer_to(pointer: str, *tokens: str | int) -> str:
     """A JSON pointer with more reference tokens (RFC 6901)."""
     return pointer + "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens)
+
+
+def blamed(way: Sequence[str | int]) -> tuple[str, str | None]:
+    """The pointer of the innermost schema on the way to a place in a schema, and the keyword there."""
+    schema = 0
+    while schema < len(way):
+        shape = KEYWORDS[str(way[schema])].shape if way[schema] in KEYWORDS else Shape.VALUE
+        inner = schema + (1 if shape in (Shape.SCHEMA, Shape.FLAG_OR_SCHEMA) else 2)
+        if shape is Shape.ITEMS and inner - 1 < len(way) and isinstance(way[inner - 1], str):
+            inner -= 1
+        if shape not in _OF_SCHEMAS or inner >= len(way):
+            return pointer_to("", *way[:schema]), str(way[schema])
+        schema = inner
+    return "", None
 
 
 def check(keyword: str, value: object, draft: Draft, stated: bool, pointer: str) -> None:

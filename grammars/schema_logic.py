@@ -229,7 +229,7 @@ class Logic:
                 continue
             branch.seen.add(term)
             # What is taken in is compared with all that was taken in before.
-            charge(TERM_STEPS + 3 * len(branch.seen))
+            charge(TERM_STEPS + 2 * len(branch.seen))
             expansion = self._expand(term)
             branch.facts = branch.facts & expansion.facts
             if not branch.facts:

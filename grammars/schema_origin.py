@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from sortition.grammars.errors import GrammarError
+from sortition.grammars.errors import GrammarError, Unsatisfiable
 from sortition.grammars.schema_document import NO_VALUES, Schema
 from sortition.grammars.schema_facts import Negation, Terms
 
@@ -27,6 +28,17 @@ COSTLY: Final[dict[Kind, tuple[str, ...]]] = {
     ),
 }
 """Keywords that make a rule large, the likeliest first."""
+
+BOUNDS: Final = {
+    "string": (("minLength", "maxLength"),),
+    "array": (("minItems", "maxItems"), ("minContains", "maxContains")),
+    "object": (("minProperties", "maxProperties"),),
+    "number": (("minimum", "maximum"),),
+    "integer": (("minimum", "maximum"),),
+}
+"""Lower and upper bounds of the values of a type."""
+
+NO_VALUE: Final = "no value can be valid here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +66,14 @@ class Origin:
     def error(self, kind: type[GrammarError], reason: str, hint: str | None = None) -> GrammarError:
         """An error there."""
         return kind(reason, pointer=self.pointer, keyword=self.keyword, hint=hint)
+
+
+def crossed(terms: Terms) -> GrammarError | None:
+    """The error for terms without values, if the cause is a lower bound above the upper one."""
+    for schema in terms:
+        if not isinstance(schema, Schema):
+            continue
+        for low, high in BOUNDS.get(str(schema.keywords.get("type")), ()):
+            if low in schema.keywords and schema.keywords[low] > schema.keywords.get(high, math.inf):
+                return schema.error(Unsatisfiable, low, f"{NO_VALUE}: it is more than {high!r}")
+    return None

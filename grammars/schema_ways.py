@@ -20,7 +20,7 @@ from sortition.grammars.work import charge
 DIFFERENT: Final = 8
 """Values that the items of an array may have if all must differ: each doubles the states of the array."""
 
-WAY_STEPS: Final = 10
+WAY_STEPS: Final = 25
 """Steps that each way takes to write an item or a member."""
 
 Counted: TypeAlias = tuple[int, ...]

@@ -21,13 +21,19 @@ from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa, Test
 from sortition.grammars.partition import UnitClasses
 from sortition.grammars.work import meter
 
-STATE_STEPS: Final = 6
+STATE_STEPS: Final = 8
 """Steps that a state takes beside those for its nodes."""
 
-RETURN_STEPS: Final = 2
+NESTED_STEPS: Final = 12
+"""Steps more for a state in which nested words begin or end."""
+
+UNION_STEPS: Final = 5
+"""Steps that a union of closures takes beside those for its nodes."""
+
+RETURN_STEPS: Final = 3
 """Steps that a return takes beside those for the rules that end."""
 
-MOVES_PER_STEP: Final = 4
+MOVES_PER_STEP: Final = 3
 """Moves of nodes by single classes of units that are looked at in one step."""
 
 CELLS_PER_STEP: Final = 16
@@ -234,6 +240,7 @@ class _Construction:
 
     def _explore_nested(self, first: int, arcs: list[int], calls: list[int], ended: tuple[int, ...]) -> None:
         """The moves and the call site of a state in which nested words begin or end."""
+        self._spend(NESTED_STEPS)
         entered = self._entered(tuple(sorted({self._nfa.label[node] for node in calls})))
         ways: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         for classes, targets in self._followers(arcs):
@@ -342,7 +349,7 @@ class _Construction:
     def _union(self, nodes: tuple[int, ...]) -> int:
         state = self._unions.get(nodes)
         if state is None:
-            self._spend(len(nodes))
+            self._spend(UNION_STEPS + len(nodes))
             state = self._unions[nodes] = self._state(self._closure(nodes))
         return state
 
@@ -417,8 +424,13 @@ class _Construction:
     def _return(self, ending: int, site: int) -> None:
         ended, carried = self._endings[ending]
         self._spend(RETURN_STEPS + len(ended))
-        following = [after for rule in ended for after in self._sites[site].get(rule, ())]
-        self._returns[ending, site] = self._state(self._closure(following, carried))
+        following = tuple(sorted({after for rule in ended for after in self._sites[site].get(rule, ())}))
+        if carried:
+            self._spend(UNION_STEPS + len(following) + len(carried))
+            state = self._state(self._closure(following, carried))
+        else:
+            state = self._union(following)
+        self._returns[ending, site] = state
 
 
 def _holds(test: Test, count: int) -> bool:

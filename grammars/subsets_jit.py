@@ -16,13 +16,15 @@ from numba import types
 from sortition.grammars import nfa as nodes_definition
 from sortition.grammars import subsets as definition
 from sortition.grammars.jit import FACTOR, FIRST, SHIFT, borrowed, inlined, sort
-from sortition.grammars.nfa import ARC, CALL, END, FORK, PASSED_PER_STEP, ROOT_RULE, Nfa, ragged
+from sortition.grammars.nfa import ARC, CALL, END, FORK, PASSED_STEPS, ROOT_RULE, Nfa, ragged
 from sortition.grammars.partition import UnitClasses
 from sortition.grammars.subsets import (
     CELLS_PER_STEP,
     MOVES_PER_STEP,
+    NESTED_STEPS,
     RETURN_STEPS,
     STATE_STEPS,
+    UNION_STEPS,
     Subsets,
     ambiguous_begin,
     no_first_unit,
@@ -200,7 +202,7 @@ def _close(graph: Any, closures: Any, node: int, found: Any) -> None:
                         found[count] = target
                         count += 1
         sort(found, count)
-        _spend(tally, (count + forks) // PASSED_PER_STEP)
+        _spend(tally, PASSED_STEPS * (count + forks))
     used = tally[_USED]
     if used + count > len(data):
         _fail(tally, _ROOM, 0)
@@ -254,7 +256,7 @@ def _union(
     if size == 1:
         known = state_of_node[nodes[0]]
         if known == _UNKNOWN:
-            _spend(tally, 1)
+            _spend(tally, UNION_STEPS + 1)
             count = _joined(graph, closures, nodes, 1, found, 0)
             known = np.int32(_state(states, found, count, tally))
             state_of_node[nodes[0]] = known
@@ -262,7 +264,7 @@ def _union(
     before = lists[4][0]
     key = _numbered(lists, nodes, size, tally)
     if lists[4][0] > before:
-        _spend(tally, size)
+        _spend(tally, UNION_STEPS + size)
         count = _joined(graph, closures, nodes, size, found, 0)
         state_of_list[key] = _state(states, found, count, tally)
     return np.int64(state_of_list[key])
@@ -408,8 +410,8 @@ def _distinct(values: Any, count: int) -> Any:
 
 @numba.njit(nogil=True)
 def _return(
-    graph: Any, closures: Any, states: Any, sites: Any, endings: Any, returns: Any, ending: int, site: int,
-    is_ended: Any, following: Any, found: Any,
+    graph: Any, closures: Any, states: Any, unions: Any, sites: Any, endings: Any, returns: Any, ending: int,
+    site: int, is_ended: Any, following: Any, found: Any,
 ) -> None:  # fmt: skip
     """`_Construction._return`. An ending is a list of rules, then -1, then the nodes that went along."""
     label, after = graph[1], graph[2]
@@ -431,8 +433,13 @@ def _return(
             size += 1
     for place in range(first, first + rules):
         is_ended[endings[0][place]] = False
-    count = _joined(graph, closures, following, size, found, carried)
-    state = _state(states, found, count, tally)
+    size = _distinct(following, size)
+    if carried:
+        _spend(tally, UNION_STEPS + size + carried)
+        count = _joined(graph, closures, following, size, found, carried)
+        state = _state(states, found, count, tally)
+    else:
+        state = _union(graph, closures, states, unions, following, size, found)
     places, used = returns
     if used[0] == len(places):
         _fail(tally, _ROOM, 0)
@@ -503,6 +510,7 @@ def _explore(
         nested = n_calls > 0 or n_ended > 0
         number = 0
         if nested:
+            _spend(tally, NESTED_STEPS)
             if not of_root[size - 1]:
                 _find_root(graph, rule_start, closures, found, of_root)
                 # The place after all nodes says that this is done.
@@ -554,8 +562,8 @@ def _explore(
                     _listed(calling, rules[index], site, tally)
                 for index in range(_gathered(ending_with, rules, n_rules, gathered)):
                     _return(
-                        graph, closures, states, sites, endings, returns, gathered[index], site, is_ended,
-                        key, found,
+                        graph, closures, states, unions, sites, endings, returns, gathered[index], site,
+                        is_ended, key, found,
                     )  # fmt: skip
             moves = 0
             for unit_class in range(classes):
@@ -580,8 +588,8 @@ def _explore(
                     _listed(ending_with, ended[index], ending, tally)
                 for index in range(_gathered(calling, ended, n_ended, gathered)):
                     _return(
-                        graph, closures, states, sites, endings, returns, ending, gathered[index], is_ended,
-                        key, found,
+                        graph, closures, states, unions, sites, endings, returns, ending, gathered[index],
+                        is_ended, key, found,
                     )  # fmt: skip
         state += 1
     return state

@@ -1,10 +1,10 @@
 """Work: what making a grammar costs, in steps, and the budget that all its stages share.
 
 A schema of a hundred bytes can ask for a machine of a million states, and any stage on the way may be the one
-that runs away. So each charges what it does, in steps of about a microsecond, to the one meter of the grammar
-that is being made. Steps count what there is to do, never how long it took: what is refused is refused on
-every machine, with compiled loops or without. What is kept from one grammar to the next is charged to
-each that uses it, as if nobody had made it before.
+that runs away. So each charges what it does, in steps of some half a microsecond, to the one meter of the
+grammar that is being made. Steps count what there is to do, never how long it took: what is refused is
+refused on every machine, with compiled loops or without. What is kept from one grammar to the next is charged
+to each that uses it, as if nobody had made it before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from sortition.grammars.cache import Cache
 from sortition.grammars.errors import TooLarge
 
-BUDGET: Final = 4_500_000
+BUDGET: Final = 2_600_000
 """Steps for one grammar, from its text to its machine."""
 
 KEPT_STEPS: Final = 1_000_000

@@ -14,8 +14,9 @@ import pytest
 
 from sortition.grammars.background import SWITCH
 
-SECONDS = 10.0
-"""CPU time for each: none needs more than three on a core of its own, and tests share theirs."""
+PIECES = 80
+"""CPU time for each, in pieces of fixed work that are timed beside it, as tests share their cores. None
+needed more than 44 where a piece took 40 ms, beside other programs."""
 
 PEAK = 500
 """MiB for all of them, one after the other in one process."""
@@ -38,8 +39,8 @@ def report() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", hostile.INPUTS)
 def test_is_over_soon(name: str, report: dict[str, Any]) -> None:
-    seconds, outcome = report["outcomes"][name]
-    assert seconds < SECONDS, outcome
+    seconds, piece, outcome = report["outcomes"][name]
+    assert seconds < PIECES * piece, f"{seconds:.2f} s: {outcome}"
 
 
 def test_memory_is_bounded(report: dict[str, Any]) -> None:
