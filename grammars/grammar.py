@@ -16,7 +16,7 @@ from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Walk
 from sortition.grammars.table import Table, build_table
 from sortition.grammars.vocabulary import Vocabulary
-from sortition.grammars.work import Meter, metered
+from sortition.grammars.work import BUDGET, Meter, metered
 
 TABLE_CACHE: Final = 1 << 27
 """Bytes of the tables kept for grammars of the same content: 128 MiB, some 300 tables of typical schemas."""
@@ -37,6 +37,7 @@ class Grammar:
         content: stands for all that the language was made from, so that its tables can be shared; None if
             they are not.
         steps: that it has taken to make so far, as `work` counts them.
+        budget: of steps, up to its machine.
     """
 
     root: Expr
@@ -46,6 +47,7 @@ class Grammar:
     origins: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     content: bytes | None = None
     steps: int = 0
+    budget: int = BUDGET
 
     def __repr__(self) -> str:
         return f"Grammar({self.source})"
@@ -60,7 +62,7 @@ class Grammar:
             TooLarge: it takes too much work.
         """
         try:
-            with metered(self.steps):
+            with metered(self.steps, self.budget):
                 return Machine.of(self.rules, self.root)
         except TooLarge as error:
             pointer, keyword = next(
@@ -128,6 +130,7 @@ class Grammar:
             self.warnings + other.warnings,
             {**{names.get(name, name): origin for name, origin in other.origins.items()}, **self.origins},
             steps=self.steps + other.steps,
+            budget=max(self.budget, other.budget),
         )
 
     def _automaton(self, sign: str) -> Automaton:

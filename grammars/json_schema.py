@@ -66,7 +66,7 @@ from sortition.grammars.schema_keys import classes, declared, is_key, keys_of, t
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_origin import NO_VALUE, Kind, Origin, crossed
 from sortition.grammars.schema_ways import DIFFERENT, Counted, Marks, item_ways, member_ways, values_of
-from sortition.grammars.work import charge, expect, kept, meter, metered
+from sortition.grammars.work import ANY_ORDER_BUDGET, BUDGET, charge, expect, kept, meter, metered
 
 RULE_STEPS: Final = 60
 """Steps that each rule takes."""
@@ -134,7 +134,7 @@ def json_schema(
             for every place between tokens inside a container.
         formats: whether `format` is enforced or ignored.
         any_order: whether declared keys may come in any order, not only in that of `properties`. States
-            double with each key that must be there, up to thirteen.
+            double with each key that must be there, up to fourteen.
 
     Raises:
         Invalid: not a JSON Schema.
@@ -144,7 +144,8 @@ def json_schema(
     """
     if formats not in ("assert", "annotate"):
         raise Invalid(f"formats must be 'assert' or 'annotate', not {formats!r}")
-    with metered(), _at(Origin("", None)):
+    budget = ANY_ORDER_BUDGET if any_order else BUDGET
+    with metered(budget=budget), _at(Origin("", None)):
         policy = Policy(whitespace)
         try:
             contents = _contents(schema)
@@ -178,6 +179,7 @@ def _lowered(
         {name: (origin.pointer, origin.keyword) for name, origin in lowering.origins.items()},
         content,
         meter().steps,
+        meter().budget,
     )
 
 

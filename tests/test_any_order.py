@@ -52,8 +52,8 @@ def test_keys_in_any_order_have_a_budget() -> None:
         json_schema({**schema, "required": keys}, any_order=True)
 
 
-def test_thirteen_keys_that_must_be_there() -> None:
-    keys = [f"key {number}" for number in range(13)]
+def test_fourteen_keys_that_must_be_there() -> None:
+    keys = [f"key {number}" for number in range(14)]
     value = dict.fromkeys(keys, 0)
     schema = {"type": "object", "properties": {key: {"type": "integer"} for key in keys}, "required": keys}
     grammar = json_schema(schema, any_order=True)

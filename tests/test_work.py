@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sortition as so
-from sortition.grammars import accelerate, partition_jit, subsets_jit, work
+from sortition.grammars import accelerate, partition_jit, subsets_jit
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.json_strings import finite
 from sortition.grammars.machine import Machine
@@ -105,8 +105,7 @@ def test_loops_count_the_same_steps(schema: Any, monkeypatch: pytest.MonkeyPatch
     grammar = so.json_schema(schema)
 
     def steps(budget: int) -> int:
-        monkeypatch.setattr(work, "BUDGET", budget)
-        with metered() as meter:
+        with metered(budget=budget) as meter:
             Machine.of(grammar.rules, grammar.root)
             return meter.steps
 
