@@ -8,6 +8,8 @@ rule is used, which is found out once all rules are known.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -186,12 +188,24 @@ def _lowered(
 def _contents(schema: Any) -> Any:
     if isinstance(schema, str):
         try:
-            return json.loads(schema)
+            return json.loads(schema, parse_float=_read_float)
+        except GrammarError:
+            raise
         except ValueError as error:
             raise Invalid(f"not JSON: {error}") from None
     if hasattr(schema, "model_json_schema"):
         return schema.model_json_schema()
     return schema
+
+
+def _read_float(text: str) -> float:
+    """A number as Python reads it, which must not make it infinite, or 0 of what is not."""
+    value = float(text)
+    if math.isinf(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", text)[0])):
+        raise Unsupported(
+            f"the number {text} in the schema is beyond what Python's floats can hold", pointer=""
+        )
+    return value
 
 
 def _source(schema: Any) -> str:

@@ -288,6 +288,7 @@ def _is_names(value: object) -> bool:
 
 def _short(value: object) -> str:
     if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
+        kind = "list" if isinstance(value, list) else "object"
+        return f"an empty {kind}" if not value else "a list" if kind == "list" else "an object"
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -90,6 +90,13 @@ def test_refused(case: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.parametrize("number", ["1e400", "-2.5e999", "1e-400", "0.03E-9999999999999999999"])
+def test_numbers_of_a_schemas_text_that_floats_lose(number: str) -> None:
+    with pytest.raises(errors.Unsupported, match=re.escape(number)):
+        json_schema(f'{{"type": "number", "maximum": {number}}}')
+    assert accepts(json_schema('{"const": 0.0e-400}'), "0")
+
+
 @pytest.mark.parametrize("case", CASES["warnings"], ids=lambda case: case["say"][0])
 def test_warning(case: dict[str, Any]) -> None:
     (warning,) = json_schema(case["schema"]).warnings
