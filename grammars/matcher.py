@@ -50,6 +50,14 @@ class Matcher:
         # The fields of places, one after another: so there is nothing here for the garbage collector.
         self._history: list[Any] = []
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which go on by themselves, and pickles. Readers stay with their tables."""
+        return {**vars(self), "_reader": None, "_history": self._history.copy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._reader = reader_of(self.table)
+
     @property
     def can_end(self) -> bool:
         """Whether the text may end here."""

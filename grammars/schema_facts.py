@@ -269,9 +269,9 @@ class Objects:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
-    """One conjunction; a type that cannot occur is False or None."""
+    """One conjunction; a type that cannot occur is False or None. Facts hold facts: a hash is taken once."""
 
     null: bool = False
     true: bool = False
@@ -280,6 +280,13 @@ class Facts:
     string: Strings | None = None
     array: Arrays | None = None
     object: Objects | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.null, self.true, self.false, self.number, self.string, self.array, self.object))
 
     def __and__(self, other: Facts) -> Facts:
         if other is ANYTHING:

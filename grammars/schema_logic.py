@@ -110,9 +110,10 @@ class Logic:
             try:
                 found = self._cases[terms] = tuple(dict.fromkeys(self._multiply(terms)))
             except TooLarge as error:
-                if error.pointer is not None:
+                origin = Origin.of(terms)
+                if error.pointer is not None or origin.keyword is None:
                     raise
-                raise Origin.of(terms).error(TooLarge, error.reason, error.hint) from None
+                raise origin.error(TooLarge, error.reason, error.hint) from None
         return found
 
     def possible(self, terms: Terms) -> bool:
@@ -135,21 +136,37 @@ class Logic:
                 certain = False
             if () not in requirements[current]:
                 waiting.extend(needed for way in requirements[current] for needed in way)
-        found: set[Terms] = set()
-        grown = True
-        while grown:
-            fresh = {
-                current
-                for current, ways in requirements.items()
-                if current not in found
-                and any(all(each in found or self._possible.get(each) for each in way) for way in ways)
-            }
-            found |= fresh
-            grown = bool(fresh)
+        found = self._buildable(requirements)
         for current in requirements:
             if certain or current not in found:
                 self._possible[current] = current in found
         return terms in found or self._possible.get(terms, False)
+
+    def _buildable(self, requirements: dict[Terms, list[tuple[Terms, ...]]]) -> set[Terms]:
+        """The terms that have a way for which everything is possible: each is looked at once it is so."""
+        owner: list[Terms] = []
+        missing: list[int] = []
+        ways_with: dict[Terms, list[int]] = {}
+        waiting: list[Terms] = []
+        for current, ways in requirements.items():
+            for way in ways:
+                needed = {each for each in way if not self._possible.get(each)}
+                for each in needed:
+                    ways_with.setdefault(each, []).append(len(owner))
+                owner.append(current)
+                missing.append(len(needed))
+                if not needed:
+                    waiting.append(current)
+        found: set[Terms] = set()
+        while waiting:
+            current = waiting.pop()
+            if current not in found:
+                found.add(current)
+                for way_number in ways_with.get(current, ()):
+                    missing[way_number] -= 1
+                    if not missing[way_number]:
+                        waiting.append(owner[way_number])
+        return found
 
     def needed(self, facts: Facts) -> Iterator[Terms]:
         """The terms for which values must exist if an array or an object of these facts is to exist."""

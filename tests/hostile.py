@@ -58,6 +58,13 @@ def schema(make: Callable[[], Any]) -> Callable[[], so.Grammar]:
     return lambda: so.json_schema(make())
 
 
+def deep(value: Any, depth: int) -> Any:
+    """A value in so many arrays."""
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def shared(depth: int) -> dict[str, Any]:
     """Three properties of one and the same schema, and so on: as text it would be 3^depth long."""
     schema: dict[str, Any] = {"type": "string"}
@@ -71,6 +78,7 @@ INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
     "anyOf product": schema(
         lambda: {"allOf": [{"anyOf": [{"required": [f"{i} {j}"]} for j in range(4)]} for i in range(12)]}
     ),
+    "values 100 deep": schema(lambda: {"enum": [deep(number, 100) for number in range(300)]}),
     "allOf 100 deep": schema(lambda: conjoined(100)),
     "allOf 190 deep": schema(lambda: conjoined(190)),
     "10,000 open properties": schema(lambda: {"properties": strings(10_000)}),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import gzip
 import json
+import pickle
 import random
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,23 @@ def test_a_bit_is_set_where_the_token_is_taken() -> None:
             after = read(walk, vocabulary.tokens[token])
             assert after is not None
             walk = after
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_copies_go_on_by_themselves(copied: Callable[[Matcher], Matcher]) -> None:
+    for draw, _, _, table in random_tables(8):
+        matcher = Matcher(table)
+        for _ in range(6):
+            open_tokens = ids(matcher.allowed())
+            if not open_tokens:
+                break
+            other = copied(matcher)
+            assert ids(other.allowed()) == open_tokens
+            assert other.advance(draw.choice(open_tokens))
+            assert ids(matcher.allowed()) == open_tokens
+            assert matcher.advance(draw.choice(open_tokens))
+            other.rollback(1)
+            assert ids(other.allowed()) == open_tokens
 
 
 def test_rollback_takes_everything_back() -> None:
