@@ -14,7 +14,7 @@ from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, co
 from sortition.grammars.json_lengths import COUNTED
 from sortition.grammars.json_whitespace import Whitespace
 from sortition.grammars.schema_ways import Counted, Marks
-from sortition.grammars.work import charge, expect, meter
+from sortition.grammars.work import SETS_BUDGET, charge, expect, meter
 
 PAIR_STEPS: Final = 2
 """Steps for each pair of an ending, which every key has, and a call site, which every place has."""
@@ -156,6 +156,8 @@ def unordered_object_of(
                 groups.setdefault((bit, marks), []).append((key, expr))
     reached = _reached([[marks for _, marks in groups]])
     told_apart = max(bits, default=0).bit_length()
+    if told_apart > 1:
+        meter().budget = SETS_BUDGET
     ways = (len(groups) * len(reached) * (counting.top + 1)) << told_apart
     expect(EDGE_STEPS * ways // 2, f"an object of {told_apart} keys in any order")
     once = sum(bits) if counting.matters else sum({bit for bit, marks in groups if marks != Marks()})

@@ -68,7 +68,7 @@ from sortition.grammars.schema_keys import classes, declared, is_key, keys_of, t
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_origin import NO_VALUE, Kind, Origin, crossed
 from sortition.grammars.schema_ways import DIFFERENT, Counted, Marks, item_ways, member_ways, values_of
-from sortition.grammars.work import ANY_ORDER_BUDGET, BUDGET, charge, expect, kept, meter, metered
+from sortition.grammars.work import charge, expect, kept, meter, metered
 
 RULE_STEPS: Final = 60
 """Steps that each rule takes."""
@@ -146,8 +146,7 @@ def json_schema(
     """
     if formats not in ("assert", "annotate"):
         raise Invalid(f"formats must be 'assert' or 'annotate', not {formats!r}")
-    budget = ANY_ORDER_BUDGET if any_order else BUDGET
-    with metered(budget=budget), _at(Origin("", None)):
+    with metered(), _at(Origin("", None)):
         policy = Policy(whitespace)
         try:
             contents = _contents(schema)
