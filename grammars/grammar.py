@@ -13,6 +13,7 @@ from sortition.grammars.characters import ANY_CHARACTER, utf8
 from sortition.grammars.errors import TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import Expr, alternative, concat, rename_calls, star
 from sortition.grammars.machine import Machine
+from sortition.grammars.nfa import ROOT
 from sortition.grammars.oracle import Walk
 from sortition.grammars.table import Table, build_table
 from sortition.grammars.vocabulary import Vocabulary
@@ -33,7 +34,7 @@ class Grammar:
         rules: the expressions of the rules that are called, by name.
         source: what the grammar was made from, shortened, for `repr`.
         warnings: what the user should know, such as unknown keywords that were ignored.
-        origins: where in a schema each rule comes from, a pointer and a keyword, for errors.
+        origins: where in a schema each rule and the root come from, a pointer and a keyword, for errors.
         content: stands for all that the language was made from, so that its tables can be shared; None if
             they are not.
         steps: that it has taken to make so far, as `work` counts them.
@@ -69,6 +70,9 @@ class Grammar:
                 (self.origins[rule] for rule in error.rules if rule in self.origins), (None, None)
             )
             raise TooLarge(error.reason, pointer=pointer, keyword=keyword, hint=error.hint) from None
+        except Unsatisfiable as error:
+            pointer, keyword = self.origins.get(ROOT, (None, None))
+            raise Unsatisfiable(error.reason, pointer=pointer, keyword=keyword, hint=error.hint) from None
 
     def compile(self, vocabulary: Vocabulary) -> Table:
         """The token table of this grammar for one vocabulary, shared with grammars of the same content.

@@ -51,7 +51,7 @@ from sortition.grammars.json_whitespace import (
     Policy,
     Whitespace,
 )
-from sortition.grammars.nfa import NODE_STEPS
+from sortition.grammars.nfa import NODE_STEPS, ROOT
 from sortition.grammars.schema_assertions import terms
 from sortition.grammars.schema_covering import uncovered
 from sortition.grammars.schema_document import Document, checked_keys
@@ -170,6 +170,7 @@ def _lowered(
         lowering = _Lowering(Logic(document, assert_formats), policy, any_order)
         with _at(Origin.of(terms(document.root))):
             root, rules = lowering.lower(terms(document.root))
+            lowering.origins[ROOT] = Origin.of(terms(document.root))
     except RecursionError:
         raise TooLarge(TOO_DEEP, pointer="") from None
     return Grammar(

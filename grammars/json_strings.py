@@ -126,7 +126,7 @@ def pattern(source: Source) -> Automaton:
     try:
         return _pattern(source.text)
     except GrammarError as error:
-        raise source.schema.error(type(error), "pattern", error.reason, error.hint) from None
+        raise source.schema.error(type(error), source.keyword, error.reason, error.hint) from None
 
 
 @kept(CACHED_SETS)
@@ -371,5 +371,5 @@ def _placed(strings: Strings) -> Iterator[None]:
         yield
     except TooLarge as error:
         for source in strings.patterns or strings.formats:
-            raise source.schema.error(TooLarge, "pattern", error.reason) from None
+            raise source.schema.error(TooLarge, source.keyword, error.reason) from None
         raise

@@ -60,6 +60,14 @@ class Source:
     wanted: bool
     schema: Schema = field(compare=False)
 
+    @property
+    def keyword(self) -> str:
+        """The keyword that it is the text of."""
+        keywords = self.schema.keywords
+        return next(
+            (each for each in ("pattern", "format") if keywords.get(each) == self.text), "patternProperties"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
