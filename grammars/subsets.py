@@ -1,13 +1,13 @@
 """Subset construction over nested words: which sets of nodes a frame can be at, and what they lead to.
 
 Numbers of all things are given in the order of discovery, which is fixed: states in the order in which they
-were found, classes of units ascending, nodes ascending. `machine_jit.py` holds the same construction in
+were found, classes of units ascending, nodes ascending. `subsets_jit.py` holds the same construction in
 compiled loops, and finds the same arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -41,6 +41,9 @@ CELLS_PER_STEP: Final = 16
 
 TEST_STEPS: Final = 16
 """Steps that each outcome of a test takes beside those for the nodes."""
+
+Edge: TypeAlias = tuple[int, int]
+"""The next state and the call site that is pushed on the way, -1 for none."""
 
 Ints = NDArray[np.int32]
 Flags = NDArray[np.bool_]
@@ -87,12 +90,42 @@ def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
     return _Construction(nfa, classes).result()
 
 
+def with_outcomes(
+    move: Ints,
+    call: Ints,
+    ending: Ints,
+    returns: Ints,
+    accepting: Flags,
+    outcomes: Mapping[int, tuple[Split, tuple[Edge, ...]]],
+) -> Subsets:
+    """The states that were found, of which these test: their splits, and where the outcomes lead."""
+    tests: dict[Split, int] = {}
+    test = np.full(len(move), -1, np.int32)
+    wider = max((len(edges) for _, edges in outcomes.values()), default=0) - move.shape[1]
+    if wider > 0:
+        move, call = (np.pad(each, ((0, 0), (0, wider)), constant_values=-1) for each in (move, call))
+    for state, (split, edges) in outcomes.items():
+        test[state] = tests.setdefault(split, len(tests))
+        move[state, : len(edges)], call[state, : len(edges)] = zip(*edges, strict=True)
+    return Subsets(move, call, ending, returns, accepting, test, list(tests))
+
+
 def ambiguous_begin() -> GrammarError:
     """A byte after which the text may be in a nested part or not."""
     return Unsupported(
         "the grammar cannot tell whether a nested part begins at some byte",
         hint="make the alternatives differ before the nested part begins",
     )
+
+
+def counted_end() -> GrammarError:
+    """Something is counted in a nested part that may end before any byte."""
+    return Unsupported("the grammar counts where the text does not show that a nested part ends")
+
+
+def different_counts() -> GrammarError:
+    """A byte that adds different numbers to what is counted."""
+    return Unsupported("the grammar counts different things at once")
 
 
 def no_first_unit(rule: str) -> GrammarError:
@@ -111,10 +144,6 @@ class _Entered:
 
     nodes: dict[int, tuple[int, ...]]
     classes: tuple[tuple[int, tuple[int, ...]], ...]
-
-
-Edge: TypeAlias = tuple[int, int]
-"""The next state and the call site that is pushed on the way, -1 for none."""
 
 
 class _Cells:
@@ -186,23 +215,8 @@ class _Construction:
         for place, state in self._returns.items():
             returns[place] = state
         move, call = self._move.table(shape), self._call.table(shape)
-        tests = list(dict.fromkeys(split for split, _ in self._outcomes.values()))
-        test = np.full(len(self._states), -1, np.int32)
-        if tests:
-            wider = max(0, max(len(split.cuts) + 1 for split in tests) - self._classes.count)
-            move, call = (np.pad(each, ((0, 0), (0, wider)), constant_values=-1) for each in (move, call))
-            for state, (split, edges) in self._outcomes.items():
-                test[state] = tests.index(split)
-                move[state, : len(edges)], call[state, : len(edges)] = zip(*edges, strict=True)
-        return Subsets(
-            move,
-            call,
-            np.array(self._ending_of_state, np.int32),
-            returns,
-            np.array(self._accepting, np.bool_),
-            test,
-            tests,
-        )
+        ending, accepting = np.array(self._ending_of_state, np.int32), np.array(self._accepting, np.bool_)
+        return with_outcomes(move, call, ending, returns, accepting, self._outcomes)
 
     def _state(self, nodes: tuple[int, ...]) -> int:
         if not nodes:
@@ -265,7 +279,7 @@ class _Construction:
     def _explore_counted(self, first: int, arcs: list[int], calls: list[int], ended: tuple[int, ...]) -> None:
         """The moves and the call sites of a state in which something is counted."""
         if ended:
-            raise Unsupported("the grammar counts where the text does not show that a nested part ends")
+            raise counted_end()
         by_class: dict[int, list[int]] = {}
         for node in arcs:
             for unit_class in self._classes.of[self._nfa.label[node]]:
@@ -292,7 +306,7 @@ class _Construction:
         tests = {number: nfa.tests[number] for number in sorted(numbers)}
         step = max(test.step for test in tests.values())
         if any(tests[nfa.test[node]].step != step and nfa.counts(node) for node in nodes):
-            raise Unsupported("the grammar counts different things at once")
+            raise different_counts()
         bounds = {test.low for test in tests.values()}
         bounds |= {test.high + 1 for test in tests.values() if test.high is not None}
         cuts: list[int] = []

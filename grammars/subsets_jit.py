@@ -12,11 +12,12 @@ from typing import Any, Final
 import numba
 import numpy as np
 from numba import types
+from numpy.typing import NDArray
 
 from sortition.grammars import nfa as nodes_definition
 from sortition.grammars import subsets as definition
 from sortition.grammars.jit import FACTOR, FIRST, SHIFT, borrowed, inlined, sort
-from sortition.grammars.nfa import ARC, CALL, END, FORK, PASSED_STEPS, ROOT_RULE, Nfa, ragged
+from sortition.grammars.nfa import ARC, CALL, END, FORK, NO_TEST, PASSED_STEPS, ROOT_RULE, Nfa, ragged
 from sortition.grammars.partition import UnitClasses
 from sortition.grammars.subsets import (
     CELLS_PER_STEP,
@@ -24,10 +25,16 @@ from sortition.grammars.subsets import (
     NESTED_STEPS,
     RETURN_STEPS,
     STATE_STEPS,
+    TEST_STEPS,
     UNION_STEPS,
+    Edge,
+    Split,
     Subsets,
     ambiguous_begin,
+    counted_end,
+    different_counts,
     no_first_unit,
+    with_outcomes,
 )
 from sortition.grammars.work import meter
 
@@ -46,9 +53,18 @@ _TOO_LARGE: Final = 1
 _BEGIN: Final = 2
 _NO_FIRST: Final = 3
 _ROOM: Final = 4
+_COUNTED_END: Final = 5
+_DIFFERENT: Final = 6
+
+_NEVER: Final = 1 << 62
+"""The count at which a test without an upper bound ceases to hold."""
 
 _UNKNOWN: Final = -2
 """A state not looked for yet."""
+
+# What a function calls is optimised once more with each function on the way down to it: one that has a single
+# caller becomes a part of it, which takes a third less time to compile.
+_merged: Final = numba.njit(nogil=True, inline="always")
 
 
 @numba.njit(cache=True, nogil=True)
@@ -299,7 +315,11 @@ def _by_class(graph: Any, sets: Any, arcs: Any, count: int, start: Any, targets:
 
 @numba.njit(nogil=True)
 def _find_root(graph: Any, rule_start: Any, closures: Any, found: Any, of_root: Any) -> None:
-    """`_Construction._of_root`: which nodes are of the root expression itself."""
+    """`_Construction._of_root`: which nodes are of the root expression itself; found when first asked."""
+    if of_root[-1]:
+        return
+    # The place after all nodes says that this is done.
+    of_root[-1] = True
     kind, following = graph[0], graph[2]
     data, first, last = closures[0], closures[1], closures[2]
     waiting = np.empty(len(kind) + 1, np.int32)
@@ -450,6 +470,209 @@ def _return(
     used[0] += 1
 
 
+@numba.njit(nogil=True)
+def _site(
+    graph: Any, closures: Any, unions: Any, numbered: Any, chains: Any, returns: Any, calls: Any,
+    n_calls: int, rules: Any, n_rules: int, scratch: Any,
+) -> Any:  # fmt: skip
+    """`_Construction._site` of these nodes, which call these rules."""
+    states, sites, endings = numbered
+    calling, ending_with = chains
+    tally = closures[5]
+    is_ended, found, key, gathered = scratch[1], scratch[7], scratch[8], scratch[9]
+    before = sites[4][0]
+    site = _numbered(sites, calls, n_calls, tally)
+    if sites[4][0] > before:
+        _spend(tally, endings[4][0] // CELLS_PER_STEP)
+        for index in range(n_rules):
+            _listed(calling, rules[index], site, tally)
+        for index in range(_gathered(ending_with, rules, n_rules, gathered)):
+            _return(
+                graph, closures, states, unions, sites, endings, returns, gathered[index], site, is_ended,
+                key, found,
+            )  # fmt: skip
+    return site
+
+
+@_merged
+def _edge(
+    graph: Any, rule_start: Any, sets: Any, closures: Any, numbered: Any, unions: Any, entered: Any,
+    chains: Any, returns: Any, nodes: Any, count: int, unit_class: int, scratch: Any,
+) -> Any:  # fmt: skip
+    """`_Construction._edge`: the next state and the call site."""
+    kind, label, following = graph[0], graph[1], graph[2]
+    tally, states = closures[5], numbered[0]
+    of_root, found, key = scratch[0], scratch[7], scratch[8]
+    calls, rules = np.empty(count, np.int32), np.empty(count, np.int32)
+    n_calls = n_rules = size = 0
+    for index in range(count):
+        node = nodes[index]
+        if kind[node] == ARC:
+            key[size] = following[node]
+            size += 1
+        else:
+            calls[n_calls], rules[n_calls] = node, label[node]
+            n_calls += 1
+    if n_calls:
+        if size:
+            _find_root(graph, rule_start, closures, found, of_root)
+        for index in range(size):
+            if not of_root[key[index]]:
+                _fail(tally, _BEGIN, 0)
+                return np.int64(-1), np.int64(-1)
+        n_rules = _distinct(rules, n_calls)
+        number = _enter(graph, rule_start, sets, closures, states, unions, entered, rules, n_rules, found)
+        if tally[_STATUS] != _FINE:
+            return np.int64(-1), np.int64(-1)
+        for place in range(entered[1][number, unit_class], entered[1][number, unit_class + 1]):
+            key[size] = entered[2][place]
+            size += 1
+    state, site = _union(graph, closures, states, unions, key, size, found), np.int64(-1)
+    if n_calls:
+        site = _site(
+            graph, closures, unions, numbered, chains, returns, calls, n_calls, rules, n_rules, scratch
+        )
+    return state, site
+
+
+@_merged
+def _tested(
+    graph: Any, counting: Any, rule_start: Any, sets: Any, closures: Any, numbered: Any, unions: Any,
+    entered: Any, chains: Any, returns: Any, nodes: Any, count: int, unit_class: int, scratch: Any,
+) -> Any:  # fmt: skip
+    """`_Construction._tested`. An outcome is a count, the next state and the call site."""
+    test, tests, counts, outcomes, state_of_outcomes = counting
+    tally, states = closures[5], numbered[0]
+    step = np.int64(0)
+    for index in range(count):
+        step = max(step, tests[test[nodes[index]], 0])
+    bounds = np.empty(2 * count + 1, np.int64)
+    bounds[0] = step
+    size = 1
+    for index in range(count):
+        number = test[nodes[index]]
+        low, beyond = tests[number, 1], tests[number, 2]
+        if tests[number, 0] != step and counts[nodes[index]]:
+            _fail(tally, _DIFFERENT, 0)
+            return np.int64(-1), np.int64(-1)
+        if low > step:
+            bounds[size] = low
+            size += 1
+        if step < beyond < _NEVER:
+            bounds[size] = beyond
+            size += 1
+    held = np.empty(count, np.int32)
+    edges = np.empty(3 * size, np.int32)
+    used = 0
+    for index in range(_distinct(bounds, size)):
+        n_held = 0
+        for place in range(count):
+            number = test[nodes[place]]
+            if tests[number, 1] <= bounds[index] < tests[number, 2]:
+                held[n_held] = nodes[place]
+                n_held += 1
+        _spend(tally, TEST_STEPS + count)
+        state, site = _edge(
+            graph, rule_start, sets, closures, numbered, unions, entered, chains, returns, held, n_held,
+            unit_class, scratch,
+        )  # fmt: skip
+        if tally[_STATUS] != _FINE:
+            return np.int64(-1), np.int64(-1)
+        if not used or edges[used - 2] != state or edges[used - 1] != site:
+            edges[used], edges[used + 1], edges[used + 2] = bounds[index], state, site
+            used += 3
+    if step == 0 and used == 3:
+        return np.int64(edges[1]), np.int64(edges[2])
+    before = outcomes[4][0]
+    number = _numbered(outcomes, edges, used, tally)
+    if outcomes[4][0] > before:
+        state = states[4][0]
+        if state == len(states[2]):
+            _fail(tally, _ROOM, 0)
+            return np.int64(-1), np.int64(-1)
+        # A state of no nodes, which is not found by them.
+        states[1][state + 1] = states[1][state]
+        states[4][0] = state + 1
+        state_of_outcomes[number] = state
+    return np.int64(state_of_outcomes[number]), np.int64(-1)
+
+
+@_merged
+def _explore_counted(
+    graph: Any, counting: Any, rule_start: Any, sets: Any, closures: Any, numbered: Any, unions: Any,
+    entered: Any, chains: Any, returns: Any, known: Any, state: int, move: Any, call: Any, arcs: Any,
+    n_arcs: int, calls: Any, n_calls: int, scratch: Any,
+) -> None:  # fmt: skip
+    """`_Construction._explore_counted`, for a row of each table."""
+    label, tally, found = graph[1], closures[5], scratch[7]
+    set_start, set_class = sets
+    start, nodes = scratch[10], scratch[11]
+    classes = len(start) - 1
+    rule = np.empty(1, np.int32)
+    number_of = np.empty(n_calls, np.int64)
+    for index in range(n_calls):
+        rule[0] = label[calls[index]]
+        number_of[index] = _enter(
+            graph, rule_start, sets, closures, numbered[0], unions, entered, rule, 1, found
+        )
+        if tally[_STATUS] != _FINE:
+            return
+    # The nodes that read a unit of each class, arcs first.
+    start[:] = 0
+    for index in range(n_arcs):
+        number = label[arcs[index]]
+        for place in range(set_start[number], set_start[number + 1]):
+            start[set_class[place] + 1] += 1
+    for index in range(n_calls):
+        for unit_class in range(classes):
+            begins = entered[1][number_of[index]]
+            start[unit_class + 1] += begins[unit_class + 1] > begins[unit_class]
+    for unit_class in range(classes):
+        start[unit_class + 1] += start[unit_class]
+    if start[classes] > len(nodes):
+        _fail(tally, _ROOM, 0)
+        return
+    place_of = start.copy()
+    for index in range(n_arcs):
+        number = label[arcs[index]]
+        for place in range(set_start[number], set_start[number + 1]):
+            nodes[place_of[set_class[place]]] = arcs[index]
+            place_of[set_class[place]] += 1
+    for index in range(n_calls):
+        begins = entered[1][number_of[index]]
+        for unit_class in range(classes):
+            if begins[unit_class + 1] > begins[unit_class]:
+                nodes[place_of[unit_class]] = calls[index]
+                place_of[unit_class] += 1
+    _spend(tally, start[classes])
+    lists, edge_of = known
+    asked = np.empty(n_arcs + 1, np.int32)
+    asked[0] = state
+    for unit_class in range(classes):
+        first, last = start[unit_class], start[unit_class + 1]
+        if first == last:
+            continue
+        before = number = np.int64(-1)
+        if not n_calls:
+            # What the same arcs of this state have led to.
+            before = lists[4][0]
+            for place in range(first, last):
+                asked[1 + place - first] = nodes[place]
+            number = _numbered(lists, asked, 1 + last - first, tally)
+        if number == before:
+            target, site = _tested(
+                graph, counting, rule_start, sets, closures, numbered, unions, entered, chains, returns,
+                nodes[first:last], last - first, unit_class, scratch,
+            )  # fmt: skip
+            if tally[_STATUS] != _FINE:
+                return
+            if number >= 0:
+                edge_of[number, 0], edge_of[number, 1] = target, site
+        else:
+            target, site = np.int64(edge_of[number, 0]), np.int64(edge_of[number, 1])
+        move[unit_class], call[unit_class] = target, site
+
+
 @inlined
 def _same(values: Any, before: int, first: int, last: int) -> Any:
     """Whether the values from `before` to `first` are those from `first` to `last`."""
@@ -463,21 +686,21 @@ def _same(values: Any, before: int, first: int, last: int) -> Any:
 
 @numba.njit(nogil=True)
 def _explore(
-    graph: Any, rule_start: Any, sets: Any, closures: Any, numbered: Any, unions: Any, entered: Any,
-    chains: Any, returns: Any, rows: Any, scratch: Any,
+    graph: Any, counting: Any, rule_start: Any, sets: Any, closures: Any, numbered: Any, unions: Any,
+    entered: Any, chains: Any, returns: Any, known: Any, rows: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     """Find all states and fill in their rows; how many they are, if nothing failed."""
-    graph, rule_start, sets = borrowed(graph), borrowed(rule_start), borrowed(sets)
+    graph, counting = borrowed(graph), borrowed(counting)
+    rule_start, sets = borrowed(rule_start), borrowed(sets)
     closures, unions, entered = borrowed(closures), borrowed(unions), borrowed(entered)
-    states, sites, endings = borrowed(numbered)
-    calling, ending_with = borrowed(chains)
-    returns = borrowed(returns)
+    numbered, chains = borrowed(numbered), borrowed(chains)
+    returns, known, scratch = borrowed(returns), borrowed(known), borrowed(scratch)
+    states, sites, endings = numbered
+    calling, ending_with = chains
     move, call, ending_of_state, accepting = borrowed(rows)
-    kind, label, tally = graph[0], graph[1], closures[5]
-    size, classes = len(kind) + 2, move.shape[1]
-    of_root, is_ended, nodes, arcs, calls, rules, ended, found, key, gathered, start, targets = borrowed(
-        scratch
-    )
+    kind, label, tally, test = graph[0], graph[1], closures[5], counting[0]
+    classes = move.shape[1]
+    of_root, is_ended, nodes, arcs, calls, rules, ended, found, key, gathered, start, targets = scratch
 
     nodes[0] = rule_start[ROOT_RULE]
     count = _joined(graph, closures, nodes, 1, found, 0)
@@ -489,13 +712,20 @@ def _explore(
         accepting[state] = False
         move[state] = -1
         call[state] = -1
+        if state and first == last:
+            # A test; where its outcomes lead is known.
+            state += 1
+            continue
         _spend(tally, STATE_STEPS + classes // CELLS_PER_STEP + last - first)
-        n_arcs = n_calls = n_ended = 0
+        n_arcs = n_calls = n_ended = moves = 0
+        counted = False
         for place in range(first, last):
             node = states[0][place]
+            counted = counted or test[node] != NO_TEST
             if kind[node] == ARC:
                 arcs[n_arcs] = node
                 n_arcs += 1
+                moves += sets[0][label[node] + 1] - sets[0][label[node]]
             elif kind[node] == CALL:
                 calls[n_calls] = node
                 rules[n_calls] = label[node]
@@ -505,22 +735,29 @@ def _explore(
             else:
                 ended[n_ended] = label[node]
                 n_ended += 1
+        _spend(tally, moves // MOVES_PER_STEP)
         n_ended = _distinct(ended, n_ended)
         n_rules = _distinct(rules, n_calls)
+        if counted:
+            if n_ended:
+                _fail(tally, _COUNTED_END, 0)
+            if tally[_STATUS] == _FINE:
+                _explore_counted(
+                    graph, counting, rule_start, sets, closures, numbered, unions, entered, chains, returns,
+                    known, state, move[state], call[state], arcs, n_arcs, calls, n_calls, scratch,
+                )  # fmt: skip
+            state += 1
+            continue
         nested = n_calls > 0 or n_ended > 0
         number = 0
         if nested:
             _spend(tally, NESTED_STEPS)
-            if not of_root[size - 1]:
-                _find_root(graph, rule_start, closures, found, of_root)
-                # The place after all nodes says that this is done.
-                of_root[size - 1] = True
+            _find_root(graph, rule_start, closures, found, of_root)
             number = _enter(graph, rule_start, sets, closures, states, unions, entered, rules, n_rules, found)
             if tally[_STATUS] != _FINE:
                 break
             move[state] = entered[3][number]
         _by_class(graph, sets, arcs, n_arcs, start, targets, tally)
-        _spend(tally, start[classes] // MOVES_PER_STEP)
         for unit_class in range(classes):
             first, last = start[unit_class], start[unit_class + 1]
             if first == last:
@@ -554,17 +791,9 @@ def _explore(
         if tally[_STATUS] != _FINE:
             break
         if n_calls:
-            before = sites[4][0]
-            site = _numbered(sites, calls, n_calls, tally)
-            if sites[4][0] > before:
-                _spend(tally, endings[4][0] // CELLS_PER_STEP)
-                for index in range(n_rules):
-                    _listed(calling, rules[index], site, tally)
-                for index in range(_gathered(ending_with, rules, n_rules, gathered)):
-                    _return(
-                        graph, closures, states, unions, sites, endings, returns, gathered[index], site,
-                        is_ended, key, found,
-                    )  # fmt: skip
+            site = _site(
+                graph, closures, unions, numbered, chains, returns, calls, n_calls, rules, n_rules, scratch
+            )
             moves = 0
             for unit_class in range(classes):
                 if entered[1][number, unit_class + 1] > entered[1][number, unit_class]:
@@ -598,9 +827,10 @@ def _explore(
 @numba.njit(cache=True, nogil=True)
 def _construct(
     kind: Any, label: Any, following: Any, fork_start: Any, fork_target: Any, rule_start: Any,
-    productive: Any, set_start: Any, set_class: Any, classes: int, room: int, left: int,
+    productive: Any, set_start: Any, set_class: Any, test: Any, tests: Any, counts: Any, classes: int,
+    room: int, left: int,
 ) -> Any:  # fmt: skip
-    """`_Construction.result`: the tally, move, call, ending, returns and accepting.
+    """`_Construction.result`: the tally, outcomes with their states, move, call, ending, returns, accepting.
 
     If `room` for so many things of every kind is not enough, the tally says so.
     """
@@ -630,6 +860,8 @@ def _construct(
     none = np.full(rules_in_all, -1, np.int32)
     calling = none, np.empty(room, np.int32), np.empty(room, np.int32), np.zeros(1, np.int64)
     ending_with = none.copy(), np.empty(room, np.int32), np.empty(room, np.int32), np.zeros(1, np.int64)
+    outcomes, known = _lists(room, 8 * room), _lists(room, 8 * room)
+    counting = test, tests, counts, outcomes, np.empty(room, np.int32)
     returns = (np.empty((4 * room, 3), np.int32), np.zeros(1, np.int64))
     move, call = np.empty((room, classes), np.int32), np.empty((room, classes), np.int32)
     ending_of_state, accepting = np.empty(room, np.int32), np.empty(room, np.bool_)
@@ -648,36 +880,65 @@ def _construct(
         np.empty(8 * room, np.int32),
     )
     explored = _explore(
-        graph, rule_start, sets, closures, (states, sites, endings), unions, entered, (calling, ending_with),
-        returns, (move, call, ending_of_state, accepting), scratch,
+        graph, counting, rule_start, sets, closures, (states, sites, endings), unions, entered,
+        (calling, ending_with), returns, (known, np.empty((room, 2), np.int32)),
+        (move, call, ending_of_state, accepting), scratch,
     )  # fmt: skip
     state = explored if tally[_STATUS] == _FINE else 0
     returned = np.full((endings[4][0] * (state > 0), sites[4][0]), -1, np.int32)
     for index in range(returns[1][0] * (state > 0)):
         returned[returns[0][index, 0], returns[0][index, 1]] = returns[0][index, 2]
-    return tally, move[:state], call[:state], ending_of_state[:state], returned, accepting[:state]
+    many = outcomes[4][0]
+    said = outcomes[0][: outcomes[1][many]], outcomes[1][: many + 1], counting[4][:many]
+    return tally, said, move[:state], call[:state], ending_of_state[:state], returned, accepting[:state]
 
 
 def subsets(nfa: Nfa, classes: UnitClasses) -> Subsets:
-    """`subsets.subsets`; what counts is left to the definition: counting saves states."""
-    if len(nfa.tests) > 1:
-        return definition.subsets(nfa, classes)
-    arrays = *nfa.arrays, np.frombuffer(nfa.productive, np.bool_), *ragged(classes.of), classes.count
+    """`subsets.subsets`."""
+    arrays = *nfa.arrays, np.frombuffer(nfa.productive, np.bool_), *ragged(classes.of), *_counting(nfa)
     # There are about as many states as nodes; where there are more, beginning again costs less than arrays
     # that grow.
     room = max(256, len(nfa.kind))
-    tally, *found = _construct(*arrays, room, meter().left)
+    tally, *found = _construct(*arrays, classes.count, room, meter().left)
     while tally[_STATUS] == _ROOM:
         room *= 4
-        tally, *found = _construct(*arrays, room, meter().left)
+        tally, *found = _construct(*arrays, classes.count, room, meter().left)
     status, detail, steps = tally[:3].tolist()
     meter().charge(steps)
     if status == _BEGIN:
         raise ambiguous_begin()
     if status == _NO_FIRST:
         raise no_first_unit(nfa.rules[detail])
-    move, call, ending, returns, accepting = found
-    return Subsets(move, call, ending, returns, accepting, np.full(len(move), -1, np.int32), ())
+    if status == _COUNTED_END:
+        raise counted_end()
+    if status == _DIFFERENT:
+        raise different_counts()
+    outcomes, move, call, ending, returns, accepting = found
+    return with_outcomes(move, call, ending, returns, accepting, _outcomes(*outcomes))
+
+
+def _counting(nfa: Nfa) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]:
+    """Of nodes the tests; of tests the step, the least count and that beyond; of nodes whether they count."""
+    tests = [(step, low, _NEVER if high is None else high + 1) for step, low, high in nfa.tests]
+    test = np.array(nfa.test, np.int32)
+    counts = test != NO_TEST
+    if len(tests) > 1:
+        kind, _, following, *_ = nfa.arrays
+        reads = (kind == ARC) | (kind == CALL)
+        counts[reads] |= np.frombuffer(nfa.counting, np.bool_)[following[reads]]
+    return test, np.array(tests, np.int64), counts
+
+
+def _outcomes(
+    data: NDArray[np.int32], start: NDArray[np.int64], states: NDArray[np.int32]
+) -> dict[int, tuple[Split, tuple[Edge, ...]]]:
+    """The outcomes of each state that tests."""
+    rows = np.split(data.reshape(-1, 3), start[1:-1] // 3) if len(states) else []
+    found: dict[int, tuple[Split, tuple[Edge, ...]]] = {}
+    for state, row in zip(states.tolist(), rows, strict=True):
+        step, *cuts = row[:, 0].tolist()
+        found[state] = Split(step, tuple(cuts)), tuple(map(tuple, row[:, 1:].tolist()))
+    return found
 
 
 REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
@@ -691,7 +952,7 @@ _KINDS = types.int8[::1]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _productive: (_KINDS, _NARROW, _NARROW, _WIDE, _NARROW, _NARROW),
     _construct: (
-        _KINDS, _NARROW, _NARROW, _WIDE, _NARROW, _NARROW, types.boolean[::1], _WIDE, _NARROW, types.int64,
-        types.int64, types.int64,
+        _KINDS, _NARROW, _NARROW, _WIDE, _NARROW, _NARROW, types.boolean[::1], _WIDE, _NARROW,
+        _NARROW, types.int64[:, ::1], types.boolean[::1], types.int64, types.int64, types.int64,
     ),
 }  # fmt: skip

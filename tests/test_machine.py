@@ -29,6 +29,7 @@ from sortition.grammars.expr import (
     Repeat,
     alternative,
     concat,
+    counted,
     literal,
     one_of,
     optional,
@@ -248,6 +249,40 @@ def both_ways(rules: Mapping[str, Expr], root: Expr) -> None:
 @given(grammars())
 def test_compiled_loops_find_the_same_machine(grammar: tuple[dict[str, Expr], Expr]) -> None:
     both_ways(*grammar)
+
+
+@st.composite
+def counting_grammars(draw: st.DrawFn) -> tuple[dict[str, Expr], Expr]:
+    """Rules whose parts count, several at the same byte; some end where the text does not show it."""
+    bodies = st.sampled_from([literal(b","), literal(b",1"), DIGITS, Call("word"), Call("list")])
+    highs = st.none() | st.integers(2, 5)
+
+    def parts() -> Expr:
+        step = draw(st.integers(0, 2))
+        count = draw(st.integers(1, 3))
+        several = [counted(draw(bodies), step, draw(st.integers(0, 3)), draw(highs)) for _ in range(count)]
+        plain = [draw(bodies)] if draw(st.booleans()) else []
+        return alternative(*several, *plain)
+
+    close = draw(st.sampled_from([literal(b"]"), literal(b"]"), counted(literal(b"]"), 0, 2, None), EMPTY]))
+    inside = concat(star(parts()), optional(parts()), close)
+    return {"word": literal(b'"1"'), "list": concat(literal(b"["), inside)}, Call("list")
+
+
+@settings(max_examples=300, deadline=None)
+@given(counting_grammars())
+def test_compiled_loops_count_the_same(grammar: tuple[dict[str, Expr], Expr]) -> None:
+    both_ways(*grammar)
+
+
+def test_compiled_loops_refuse_the_same_counts() -> None:
+    ends_at_once = {"list": concat(literal(b"["), star(counted(DIGITS, 1, 0, 3)))}
+    twice = alternative(counted(DIGITS, 1, 0, 3), counted(DIGITS, 2, 0, 5))
+    between = concat(literal(b"["), star(twice), literal(b"]"))
+    for rules, root in [(ends_at_once, Call("list")), ({}, between)]:
+        with pytest.raises(Unsupported, match="counts"):
+            Machine.of(rules, root)
+        both_ways(rules, root)
 
 
 def test_compiled_loops_refuse_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

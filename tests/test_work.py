@@ -19,6 +19,8 @@ SCHEMAS: list[Any] = [
     {"properties": {"when": {"format": "date-time"}, "x": {"pattern": "^[a-f]+x"}}},
     {"oneOf": [{"pattern": "^[a-f]+x"}, {"pattern": "^[d-k]+x"}]},
     {"items": {"multipleOf": 0.25}, "contains": {"multipleOf": 0.75}},
+    {"items": {"type": "string", "maxLength": 70}, "minItems": 3, "maxItems": 50},
+    {"additionalProperties": {"type": "integer"}, "maxProperties": 9},
 ]
 
 
