@@ -121,8 +121,9 @@ class Automaton:
     def accepts(self, units: Iterable[int]) -> bool:
         """Whether this word, unit by unit, is in the language."""
         state = 0
-        for unit in units:
-            state = int(self.move[state, self.class_of(unit)])
+        word = np.fromiter(units, np.int64)
+        for unit_class in self.unit_class[np.searchsorted(self.boundaries, word, side="right") - 1].tolist():
+            state = int(self.move[state, unit_class])
             if state < 0:
                 return False
         return bool(self.accepting[state])

@@ -34,6 +34,8 @@ class _Expansion:
         self._machine = machine
         # Tests cannot tell greater counts apart.
         self._most = int(machine.cuts[machine.cuts < ENDLESS].max(initial=0))
+        # States with counts, as they were reached, and the number of each.
+        self._reached: list[tuple[int, int]] = [(0, 0)]
         self._states: dict[tuple[int, int], int] = {(0, 0): 0}
         self._sites: dict[tuple[int, int], int] = {}
 
@@ -42,19 +44,17 @@ class _Expansion:
         moves: list[list[int]] = []
         calls: list[list[int]] = []
         columns = range(machine.move.shape[1])
-        reached = [*self._states]
-        for state, count in reached:
+        # Following edges reaches more of them.
+        for state, count in self._reached:
             charge(EDGE_STEPS * len(columns))
             edges = [self._edge(state, count, column) for column in columns]
             moves.append([target for target, _ in edges])
             calls.append([site for _, site in edges])
-            # What a new site returns to is reached from below, whatever is above.
-            reached.extend(list(self._states)[len(reached) :])
         returns = np.full((len(machine.returns), len(self._sites)), -1, np.int32)
         for (site, count), number in self._sites.items():
             for ending, state in enumerate(machine.returns[:, site].tolist()):
                 returns[ending, number] = self._states[state, count] if state >= 0 else -1
-        kept = np.array([state for state, _ in self._states])
+        kept = np.array([state for state, _ in self._reached])
         return replace(
             machine,
             move=np.array(moves, np.int32),
@@ -83,11 +83,15 @@ class _Expansion:
         return self._state(target, 0), self._site(site, count)
 
     def _state(self, state: int, count: int) -> int:
-        return self._states.setdefault((state, count), len(self._states))
+        number = self._states.setdefault((state, count), len(self._states))
+        if number == len(self._reached):
+            self._reached.append((state, count))
+        return number
 
     def _site(self, site: int, count: int) -> int:
         number = self._sites.setdefault((site, count), len(self._sites))
         charge(len(self._machine.returns))
+        # What a site returns to is reached from below, whatever is above.
         for state in self._machine.returns[:, site].tolist():
             if state >= 0:
                 self._state(state, count)

@@ -295,7 +295,8 @@ class _Lowering:
         names = self.value(root)
         while self._waiting:
             name, part, origin = self._waiting.pop()
-            with _at(origin):
+            # What is inside of a value has no place of its own.
+            with _at(origin if origin.keyword else Origin.of(root)):
                 self.plans[name] = (
                     self._object(part, origin) if isinstance(part, Objects) else self._array(part, origin)
                 )

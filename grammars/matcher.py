@@ -27,10 +27,13 @@ class Matcher:
         end_tokens: ids that end the text, instead of the vocabulary's.
 
     Raises:
+        TypeError: something else than a table.
         ValueError: an end token is out of range.
     """
 
     def __init__(self, table: Table, end_tokens: Iterable[int] | None = None) -> None:
+        if not isinstance(table, Table):
+            raise TypeError(f"a table is needed, not a {type(table).__name__}; see Grammar.compile")
         self.table = table
         ends = table.end_tokens.tolist() if end_tokens is None else [index(end) for end in end_tokens]
         for end in ends:

@@ -56,6 +56,7 @@ _Route: TypeAlias = tuple[int, ...]
 _FORMAT: Final = "format "
 """Before the name of a format among the things that are ignored."""
 
+_ADDRESSES: Final = frozenset(["$id", "id", "$anchor", "$dynamicAnchor"])
 _DYNAMIC: Final = frozenset(["$dynamicRef", "$recursiveRef"])
 """References whose target depends on the way that led to them."""
 
@@ -83,6 +84,7 @@ class Scope:
         parent: the resource around this one, or the resolver at which it was found.
         pointer: where the root of the resource stands in the document.
         route: the resources with dynamic anchors on the way here, outermost first, by identity.
+        addressed: whether parts may have addresses of their own, so that all are looked for at once.
     """
 
     draft: Draft
@@ -91,6 +93,7 @@ class Scope:
     parent: Any = None
     pointer: str = ""
     route: _Route = ()
+    addressed: bool = False
 
     @cached_property
     def resolver(self) -> Any:
@@ -101,7 +104,8 @@ class Scope:
         if self.parent is not None:
             return self.parent
         address = resource.id() or ""
-        return referencing.Registry().with_resource(address, resource).resolver(address)
+        registry = referencing.Registry().with_resource(address, resource)
+        return (registry.crawl() if self.addressed else registry).resolver(address)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,9 +158,9 @@ class Document:
         self._anchored: dict[int, dict[str, tuple[Any, str]]] = {}
         self._ignored: Counter[str] = Counter()
         self._ignored_at: dict[str, str] = {}
-        scope = Scope(Draft.D2020, False, contents)
+        scope = Scope(Draft.D2020, False, contents, addressed=not _ADDRESSES.isdisjoint(keys))
         if isinstance(contents, dict) and "$schema" in contents:
-            scope = Scope(_draft(contents["$schema"], ""), True, contents)
+            scope = replace(scope, draft=_draft(contents["$schema"], ""), stated=True)
         self.root = self._read(contents, "", self._entered(scope, ()))
 
     @property

@@ -325,16 +325,6 @@ _ANY_OBJECT = Objects()
 ANYTHING = Facts(True, True, True, _ANY_NUMBER, _ANY_STRING, _ANY_ARRAY, _ANY_OBJECT)
 IMPOSSIBLE = Facts()
 
-OF_TYPE = {
-    "null": Facts(null=True),
-    "boolean": Facts(true=True, false=True),
-    "integer": Facts(number=Numbers(integral=True)),
-    "number": Facts(number=_ANY_NUMBER),
-    "string": Facts(string=_ANY_STRING),
-    "array": Facts(array=_ANY_ARRAY),
-    "object": Facts(object=_ANY_OBJECT),
-}
-
 
 def of_types(names: list[str]) -> Facts:
     """The values of any of these types."""

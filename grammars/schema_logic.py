@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final, TypeAlias, TypeVar
 
-from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsupported
+from sortition.grammars.errors import GrammarError, Invalid, TooLarge
 from sortition.grammars.expr import NOTHING
 from sortition.grammars.json_numbers import number
 from sortition.grammars.json_strings import exists
@@ -389,11 +389,6 @@ class Logic:
                             yield (with_key(name), Negation(schema.child(keyword, name)))
                 case _:
                     pass
-
-
-def _dynamic(schema: Schema, keyword: str) -> GrammarError:
-    reason = "references that depend on who refers are not followed"
-    return schema.error(Unsupported, keyword, reason, "use $ref")
 
 
 def _other_values(schema: Schema, keyword: str) -> Iterator[Terms]:

@@ -25,8 +25,6 @@ except ImportError:  # pragma: no cover
 
 Status: TypeAlias = Literal["ok", "truncated", "invalid", "error"]
 
-STATUSES: tuple[Status, ...] = ("ok", "truncated", "invalid", "error")
-
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -155,7 +153,10 @@ class Journal:
             begun = json.loads(sidecar.read_bytes())
             count, digest, old = int(begun["documents"]), begun["digest"], dict(begun["settings"])
         except FileNotFoundError:
-            raise InputError(f"{self.path} holds something else than records of a run; {way_out}") from None
+            raise InputError(
+                f"{self.path} holds something else than records of a run, "
+                f"or {sidecar.name} is gone from beside it; {way_out}"
+            ) from None
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{sidecar} cannot be read, so that the run cannot go on; {way_out}") from None
         changed = [

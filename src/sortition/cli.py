@@ -84,7 +84,8 @@ def _options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is."),
     ] = False,
 ) -> None:
-    pass
+    # Threads that wait by spinning take six times the processor time where others want the cores, too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @app.command("extract")
@@ -266,7 +267,7 @@ def _show(
         vocabulary = _vocabulary(tokenizer)
         tokens = allowed_tokens(walk, vocabulary)
         typer.echo(f"\nafter {prefix!r} the text {'may' if walk.can_end else 'may not'} end, and")
-        typer.echo(f"{len(tokens):,} of {vocabulary.size:,} tokens are eligible:")
+        typer.echo(f"{len(tokens):,} of {vocabulary.size:,} tokens are eligible{':' if tokens else ''}")
         for token in tokens[:limit]:
             typer.echo(f"  {token:>7}  {_spelled(vocabulary.tokens[token])}")
         if len(tokens) > limit:

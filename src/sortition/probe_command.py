@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import traceback
@@ -114,8 +113,6 @@ def probe(
 
     Exit codes: 0 within the threshold, 1 beyond it, 2 inconclusive or not exercised, 3 an error.
     """
-    # Threads that wait by spinning take six times the processor time where others want the cores, too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from sortition.benchmarks.probe.deadline import INTERRUPTED, Deadline
         from sortition.benchmarks.probe.options import BLOCK, Options
