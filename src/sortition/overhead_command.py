@@ -170,6 +170,9 @@ def overhead(
         output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if report.get("interrupted"):
         raise typer.Exit(INTERRUPTED)
+    tried = report.get("loads", [])
+    if tried and all("error" in each for each in tried):
+        raise typer.Exit(UNUSABLE)
 
 
 def _measured(engine: Engine, loads: list[Load], clock: Clock, rounds: int, quiet: bool) -> dict[str, Any]:
