@@ -49,7 +49,7 @@ class Matcher:
 
     def reset(self) -> None:
         """Go back to the empty text."""
-        self._place = Place(self.table.start, 0, 0, False)
+        self._place: Place = self.table.start, 0, 0, False
         # The fields of places, one after another: so there is nothing here for the garbage collector.
         self._history: list[Any] = []
 
@@ -64,13 +64,13 @@ class Matcher:
     @property
     def can_end(self) -> bool:
         """Whether the text may end here."""
-        place = self._place
-        return place.ended or self._reader.can_end(place.state, place.stack)
+        state, _, stack, ended = self._place
+        return ended or self._reader.can_end(state, stack)
 
     @property
     def finished(self) -> bool:
         """Whether an end token has been read."""
-        return self._place.ended
+        return self._place[-1]
 
     def allowed(self) -> Mask:
         """Eligible: uint32 [ceil(vocabulary / 32)], read-only; token t is bit t & 31 of word t >> 5."""
@@ -78,11 +78,10 @@ class Matcher:
         if ended:
             return self._end_mask
         mask = self._reader.mask(state, count, stack)
-        if self._ends_are_text:
-            mask = mask & ~self._end_mask
-        if self._ends and self._reader.can_end(state, stack):
-            mask = mask | self._end_mask
-        mask.setflags(write=False)
+        may_end = self._ends and self._reader.can_end(state, stack)
+        if self._ends_are_text or may_end:
+            mask = mask | self._end_mask if may_end else mask & ~self._end_mask
+            mask.setflags(write=False)
         return mask
 
     def advance(self, token: int) -> bool:
@@ -110,7 +109,8 @@ class Matcher:
             raise ValueError(f"cannot take back {count} tokens, {self._read} have been read")
         if count:
             first = len(self._history) - count * len(self._place)
-            self._place = Place(*self._history[first : first + len(self._place)])
+            state, counted, stack, ended = self._history[first : first + len(self._place)]
+            self._place = state, counted, stack, ended
             del self._history[first:]
 
     def forced(self, limit: int = FORCED_LIMIT) -> list[int]:
@@ -120,7 +120,7 @@ class Matcher:
         """
         start, run = self._place, list[int]()
         try:
-            while len(run) < limit and not self._place.ended:
+            while len(run) < limit and not self.finished:
                 mask = self.allowed()
                 words = np.flatnonzero(mask)
                 if len(words) != 1 or int(mask[words[0]]).bit_count() != 1:
@@ -135,9 +135,9 @@ class Matcher:
         return run
 
     def __repr__(self) -> str:
-        nested = depth_of(self._place.stack)
+        state, _, stack, _ = self._place
         where = "finished" if self.finished else "may end" if self.can_end else "open"
-        return f"Matcher({self._read} tokens, state {self._place.state}, {nested} nested, {where})"
+        return f"Matcher({self._read} tokens, state {state}, {depth_of(stack)} nested, {where})"
 
     @property
     def _read(self) -> int:
@@ -147,12 +147,11 @@ class Matcher:
     def _after(self, place: Place, token: int) -> Place | None:
         if not 0 <= token < self.table.vocabulary_size:
             raise ValueError(f"token {token} is not one of the {self.table.vocabulary_size} tokens")
+        state, counted, stack, ended = place
         if token in self._ends:
-            may_end = place.ended or self._reader.can_end(place.state, place.stack)
-            return place._replace(ended=True) if may_end else None
-        if place.ended:
-            return None
-        return self._reader.step(place, token)
+            may_end = ended or self._reader.can_end(state, stack)
+            return (state, counted, stack, True) if may_end else None
+        return None if ended else self._reader.step(place, token)
 
 
 def _packed(tokens: NDArray[np.int64], size: int) -> Mask:

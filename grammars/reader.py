@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from itertools import count as numbers
-from typing import Final, NamedTuple, TypeAlias
+from struct import Struct
+from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,33 +34,38 @@ PLACE_BYTES: Final = 160
 CACHED_RULES: Final = 1 << 14
 """Pairs of a state and a class whose action is known, per table: few, as they are cleared at once."""
 
+CACHED_SPANS: Final = 1 << 14
+"""Places whose spans of counts are known, per table: few, as they are cleared at once."""
+
 FRAME_BITS: Final = 64
 COUNT_BITS: Final = 32
 _FRAME: Final = (1 << FRAME_BITS) - 1
 _COUNT: Final = (1 << COUNT_BITS) - 1
+_SITE: Final = _FRAME ^ _COUNT
 
 TARGET, EFFECT, HEIGHT, GUARD, OTHERWISE = range(5)
 """The columns of `Reader.rules`."""
 
+_RULE: Final = Struct("5i")
+"""A row of them: all of it is read in the time of two single numbers."""
+
 Mask: TypeAlias = NDArray[np.uint32]
 
 
-class Place(NamedTuple):
-    """Where a text is.
+Place: TypeAlias = tuple[int, int, int, bool]
+"""Where a text is: state, count, stack, and whether it has ended.
 
-    The stack is one number, of `FRAME_BITS` for every call site, the top the lowest: its number plus 1, and
-    in the lowest `COUNT_BITS` the count of the frame below it. Tuples that a long text keeps would have the
-    garbage collector come again and again, for milliseconds.
-    """
+The stack is one number, of `FRAME_BITS` for every call site, the top the lowest: its number plus 1, and in
+the lowest `COUNT_BITS` the count of the frame below it. Tuples that a long text keeps would have the garbage
+collector come again and again, for milliseconds.
+"""
 
-    state: int
-    counted: int
-    stack: int
-    ended: bool
+Span: TypeAlias = tuple[int, int]
+"""A least and a greatest count."""
 
-
-_Bounded: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[int]]
-"""Classes, the least and greatest count at which each survives, and classes that ask for more."""
+_Bounded: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[int], list[int]]
+"""Classes, the least and greatest count at which each survives, the counts at which that changes, and classes
+that ask for more."""
 
 
 class Reader:
@@ -84,9 +90,6 @@ class Reader:
         )
         self.guards = table.guards
         self.counts = len(table.guards) > 1
-        # The counts of a state, and of any state to which a site returns, at which masks may change.
-        self.cuts: dict[int, list[int]] = {}
-        self.site_cuts: dict[int, list[int]] = {}
         self.bounded: dict[int, _Bounded] = {}
         self.conditional_start, self.conditional = table.conditional_start, table.conditional
         self.returns = table.returns
@@ -103,15 +106,19 @@ class Reader:
         self._class_of_token = table.token_class.data
         self._row_of_state, self._first_entry = self.row_of_state.data, self.first_entry.data
         self._survives, self._rank, self._action = self.survives.data, self.rank.data, self.action.data
-        self._rules, self._guards = self.rules.data, self.guards.data
+        self._rules, self._guards = self.rules.data.cast("B"), self.guards.data
         self._push_length, self._push_count = table.push_length.data, table.push_count.data
         self._push_sites = table.push_sites.data
         self._ending, self._returns = table.ending.data, self.returns.data
         self._accepting = table.accepting.data
         # Action by state and class, -1 for none.
         self.rule_of: dict[int, int] = {}
-        # By place, the bits of its classes, or a number where a site of the stack has to be seen first: with
-        # that site it is a place again. The oldest places and masks go, one by one, as others come.
+        # By place without its count (a state and the room on top of it): the known spans of counts in which
+        # all is the same, as a least count and the one after the greatest in turns.
+        self.spans: dict[int, list[int]] = {}
+        # By place with the least count of its span, the bits of its classes, or a number where a site of the
+        # stack has to be seen first: with that site it is a place again. The oldest places and masks go, one
+        # by one, as others come.
         self.places: OrderedDict[int, bytes | int] = OrderedDict()
         self.numbers = numbers(1)
         self.masks: OrderedDict[bytes, Mask] = OrderedDict()
@@ -130,55 +137,48 @@ class Reader:
 
     def step(self, place: Place, token: int) -> Place | None:
         """Where one token leads, None if it is refused."""
-        return self.apply(place.state, place.counted, place.stack, self._class_of_token[token])[0]
-
-    def mask(self, state: int, count: int, stack: int) -> Mask:
-        """The tokens that may come next, end tokens apart."""
-        room = self.most_room if stack < self.deep else self.depth_limit - depth_of(stack)
-        place = state * (self.most_room + 1) + room
-        if self.counts:
-            place = place << COUNT_BITS | bisect_right(self._cuts(state), count)
-        known, below = self.places.get(place), stack
-        while isinstance(known, int):
-            known = self.places.get(known << FRAME_BITS | self._top(below))
-            below >>= FRAME_BITS
-        bits = self._learn(place, state, count, stack) if known is None else known
-        mask = self.masks.get(bits)
-        return self._make(bits) if mask is None else mask
-
-    def apply(self, state: int, count: int, stack: int, unit: int) -> tuple[Place | None, int]:
-        """Where a class leads, and how many sites of the stack had to be seen (its bottom counts)."""
-        seen, rules, guards = 0, self._rules, self._guards
+        state, count, stack, _ = place
+        unit = self._class_of_token[token]
+        guards = self._guards
         while True:
             rule = self._rule(state, unit)
             while rule >= 0:
-                guard = rules[rule, GUARD]
+                target, effect, height, guard, rule = _RULE.unpack_from(self._rules, rule * _RULE.size)
                 if not guard or guards[guard, 0] <= count <= guards[guard, 1]:
                     break
-                rule = rules[rule, OTHERWISE]
             else:
-                return None, seen
-            effect = rules[rule, EFFECT]
+                return None
             if effect >= 0:
-                height = rules[rule, HEIGHT]
                 if height and depth_of(stack) + height > self.depth_limit:
-                    return None, seen
+                    return None
                 if guard:
                     count += guards[guard, 2]
                 for at in range(self._push_length[effect]):
                     site = self._push_sites[effect, at]
                     stack = stack << FRAME_BITS | (site + 1) << COUNT_BITS | count
                     count = self._push_count[effect, at]
-                return Place(rules[rule, TARGET], count, stack, False), seen
-            seen += 1
+                return target, count, stack, False
             if not stack:
-                return None, seen
+                return None
             state = self._returns[~effect, ((stack & _FRAME) >> COUNT_BITS) - 1]
             if state < 0:
-                return None, seen
+                return None
             count = stack & _COUNT
             stack >>= FRAME_BITS
-            unit = rules[rule, TARGET]
+            unit = target
+
+    def mask(self, state: int, count: int, stack: int) -> Mask:
+        """The tokens that may come next, end tokens apart."""
+        room = self.most_room if stack < self.deep else self.depth_limit - depth_of(stack)
+        first = place = (state * (self.most_room + 1) + room) << COUNT_BITS
+        known, below = self.places.get(self._alike(place, count) if self.counts else place), stack
+        while isinstance(known, int):
+            place = known << FRAME_BITS | below & _SITE
+            known = self.places.get(self._alike(place, below & _COUNT) if self.counts else place)
+            below >>= FRAME_BITS
+        bits = self._learn(first, state, count, stack) if known is None else known
+        mask = self.masks.get(bits)
+        return self._make(bits) if mask is None else mask
 
     def bounds(self, state: int) -> _Bounded:
         """Conditional classes that ask for the count alone, with its bounds, and the other ones."""
@@ -192,27 +192,39 @@ class Reader:
             rules = self.rules[self.action[self.first_entry[state] + before]]
             plain = (rules[:, EFFECT] >= 0) & (rules[:, HEIGHT] == 0) & (rules[:, OTHERWISE] < 0)
             low, high, _ = self.guards[rules[plain, GUARD]].T
-            found = self.bounded[state] = units[plain], low, high, units[~plain].tolist()
+            edges: list[int] = np.unique(np.concatenate(((0, ENDLESS + 1), low, high + 1))).tolist()
+            found = self.bounded[state] = units[plain], low, high, edges, units[~plain].tolist()
         return found
 
-    def _top(self, stack: int) -> int:
-        """What tells the top of a stack from others: the site, and how far the frame below it has counted."""
-        top = stack & _FRAME
-        if not self.counts or not top:
-            return top
-        site = (top >> COUNT_BITS) - 1
-        cuts = self.site_cuts.get(site)
-        if cuts is None:
-            states = self.returns[:, site]
-            cuts = self.site_cuts[site] = accelerate.best(cuts_of)(self, states[states >= 0])
-        return top & ~_COUNT | bisect_right(cuts, top & _COUNT)
+    def admits(self, state: int, count: int, stack: int, unit: int, spans: list[Span]) -> bool:
+        """Whether a class survives; narrows the spans of the frames that it sees, or adds them."""
+        seen, guards = 0, self._guards
+        while True:
+            if seen == len(spans):
+                spans.append((0, ENDLESS))
+            rule = self._rule(state, unit) if state >= 0 else -1
+            while rule >= 0:
+                target, effect, height, guard, rule = _RULE.unpack_from(self._rules, rule * _RULE.size)
+                low, high = guards[guard, 0], guards[guard, 1]
+                spans[seen] = narrowed(spans[seen], count, low, high)
+                if low <= count <= high:
+                    break
+            else:
+                return False
+            if effect >= 0:
+                fits: bool = depth_of(stack) + height <= self.depth_limit
+                return fits
+            state = self._returns[~effect, ((stack & _FRAME) >> COUNT_BITS) - 1] if stack else -1
+            count = stack & _COUNT
+            stack >>= FRAME_BITS
+            unit = target
+            seen += 1
 
-    def _cuts(self, state: int) -> list[int]:
-        """The counts at which masks of a state may change."""
-        cuts = self.cuts.get(state)
-        if cuts is None:
-            cuts = self.cuts[state] = accelerate.best(cuts_of)(self, np.array([state], np.int32))
-        return cuts
+    def _alike(self, place: int, count: int) -> int:
+        """The place with the least count that is known to be like this one; -1 if none is."""
+        edges = self.spans.get(place, ())
+        at = bisect_right(edges, count)
+        return place | edges[at - 1] if at & 1 else -1
 
     def _rule(self, state: int, unit: int) -> int:
         """The action of a state and a class, -1 if the class does not survive."""
@@ -230,19 +242,31 @@ class Reader:
         return rule
 
     def _learn(self, place: int, state: int, count: int, stack: int) -> bytes:
-        """Find the classes of a place, remembered for all stacks that look alike as far as was seen."""
-        found = self.certain[self.row_of_state[state], : self.words].copy()
-        seen = accelerate.best(survivors)(self, state, count, stack, found)
+        """Find the classes of a place, remembered for all that look alike as far as was seen."""
+        found, spans = accelerate.best(survivors)(self, state, count, stack)
+        for seen, (low, high) in enumerate(spans):
+            if seen:
+                number = self.places.get(place)
+                if not isinstance(number, int):
+                    number = next(self.numbers)
+                    self._remember(place, number)
+                place = number << FRAME_BITS | stack & _SITE
+                stack >>= FRAME_BITS
+            if self.counts:
+                self._note(place, low, high)
+            place |= low
         bits = found.tobytes()
-        for _ in range(seen):
-            number = self.places.get(place)
-            if not isinstance(number, int):
-                number = next(self.numbers)
-                self._remember(place, number)
-            place = number << FRAME_BITS | self._top(stack)
-            stack >>= FRAME_BITS
         self._remember(place, bits)
         return bits
+
+    def _note(self, place: int, low: int, high: int) -> None:
+        """Note that a place is the same from one count to another."""
+        if place not in self.spans and len(self.spans) >= CACHED_SPANS:
+            self.spans.clear()
+        edges = self.spans.setdefault(place, [])
+        at = bisect_right(edges, low)
+        if not at & 1:
+            edges[at:at] = low, high + 1
 
     def _remember(self, place: int, what: bytes | int) -> None:
         if len(self.places) >= CACHED_BYTES // (PLACE_BYTES + 4 * self.words):
@@ -276,36 +300,21 @@ def grouped(
     return starts, word[first], bits
 
 
-def cuts_of(reader: Reader, states: NDArray[np.int32]) -> list[int]:
-    """The counts at which some action of these states begins or ceases to be said; 0 and the end are none."""
-    said = np.zeros(len(reader.rules), np.bool_)
-    for state in states:
-        said[reader.action[reader.first_entry[state] : reader.first_entry[state + 1]]] = True
-    waiting = np.flatnonzero(said)
-    while waiting.size:
-        otherwise = reader.rules[waiting, OTHERWISE]
-        waiting = otherwise[otherwise >= 0]
-        said[waiting] = True
-    bounds = reader.guards[np.unique(reader.rules[said, GUARD]), :2] + (0, 1)
-    cuts: list[int] = np.unique(bounds[(bounds > 0) & (bounds <= ENDLESS)]).tolist()
-    return cuts
+def survivors(reader: Reader, state: int, count: int, stack: int) -> tuple[Mask, list[Span]]:
+    """The classes that survive in a state, as bits, and the counts for which they are the same.
 
-
-def survivors(reader: Reader, state: int, count: int, stack: int, bits: Mask) -> int:
-    """Set the bits of the classes that survive in a state because of its count and stack.
-
-    Returns how many sites of the stack had to be seen; its bottom counts as one.
+    These are a span for every frame that had to be seen, the text's own first and the stack's bottom as one.
     """
-    bounded, low, high, units = reader.bounds(state)
+    bits = reader.certain[reader.row_of_state[state], : reader.words].copy()
+    bounded, low, high, edges, units = reader.bounds(state)
     held = bounded[(low <= count) & (count <= high)]
     np.bitwise_or.at(bits, held >> 5, np.uint32(1) << (held & 31).astype(np.uint32))
-    most = 0
+    after = bisect_right(edges, count)
+    spans = [(edges[after - 1], edges[after] - 1)]
     for unit in units:
-        after, seen = reader.apply(state, count, stack, unit)
-        most = max(most, seen)
-        if after is not None:
+        if reader.admits(state, count, stack, unit, spans):
             bits[unit >> 5] |= np.uint32(1 << (unit & 31))
-    return most
+    return bits, spans
 
 
 def tokens_of(reader: Reader, bits: Mask) -> Mask:
@@ -321,6 +330,17 @@ def tokens_of(reader: Reader, bits: Mask) -> Mask:
     for first, last in reader.class_start[edges].reshape(-1, 2).tolist():
         np.bitwise_or.at(changed, reader.class_word[first:last], reader.class_bits[first:last])
     return reader.eligible ^ changed if most else changed
+
+
+def narrowed(span: Span, count: int, low: int, high: int) -> Span:
+    """The part of a span around a count in which all counts are within the bounds, or none is."""
+    least, most = span
+    for edge in (low, high + 1):
+        if edge <= count:
+            least = max(least, edge)
+        else:
+            most = min(most, edge - 1)
+    return least, most
 
 
 def depth_of(stack: int) -> int:

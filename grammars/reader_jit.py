@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numba
 import numpy as np
 from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from sortition.grammars import reader
@@ -27,7 +28,7 @@ from sortition.grammars.reader import (
 )
 
 if TYPE_CHECKING:
-    from sortition.grammars.reader import Mask, Reader
+    from sortition.grammars.reader import Mask, Reader, Span
 
 
 @numba.njit(cache=True, nogil=True)
@@ -67,33 +68,10 @@ def grouped(
     return found
 
 
-@numba.njit(cache=True, nogil=True)
-def _cuts_of(states: Any, first_entry: Any, action: Any, rules: Any, guards: Any) -> Any:
-    """`reader.cuts_of`, each as often as there are guards that have it."""
-    said, asked = np.zeros(len(rules), np.bool_), np.zeros(len(guards), np.bool_)
-    cuts = np.empty(2 * len(guards), np.int64)
-    found = 0
-    for state in states:
-        for entry in range(first_entry[state], first_entry[state + 1]):
-            rule = np.int64(action[entry])
-            while rule >= 0 and not said[rule]:
-                said[rule] = True
-                guard = rules[rule, GUARD]
-                if not asked[guard]:
-                    asked[guard] = True
-                    if guards[guard, 0] > 0:
-                        cuts[found] = guards[guard, 0]
-                        found += 1
-                    if guards[guard, 1] < ENDLESS:
-                        cuts[found] = guards[guard, 1] + 1
-                        found += 1
-                rule = np.int64(rules[rule, OTHERWISE])
-    return cuts[:found]
-
-
-def cuts_of(read: Reader, states: NDArray[np.int32]) -> list[int]:
-    """`reader.cuts_of`."""
-    return sorted(set(_cuts_of(states, read.first_entry, read.action, read.rules, read.guards).tolist()))
+@intrinsic
+def _ones(typing: Any, word: Any) -> Any:
+    """How many bits of a word are set."""
+    return word(word), lambda context, builder, signature, words: builder.ctpop(words[0])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -105,19 +83,17 @@ def _said(
     bit = np.uint32(1) << np.uint32(unit & 31)
     if survives[row, word] & bit == 0:
         return -1
-    below = survives[row, word] & (bit - np.uint32(1))
-    before = np.int64(rank[row, word])
-    while below:
-        below &= below - np.uint32(1)
-        before += 1
-    return np.int64(action[first_entry[state] + before])
+    below = np.uint32(survives[row, word] & (bit - np.uint32(1)))
+    return np.int64(action[first_entry[state] + rank[row, word] + np.int64(_ones(below))])
 
 
 @numba.njit(cache=True, nogil=True)
 def _survivors(
-    units: Any,
+    conditional_start: Any,
+    conditional: Any,
     row_of_state: Any,
     survives: Any,
+    certain: Any,
     rank: Any,
     first_entry: Any,
     action: Any,
@@ -125,52 +101,64 @@ def _survivors(
     guards: Any,
     returns: Any,
     depth_limit: int,
+    words: int,
     state: Any,
     count: Any,
     stack: Any,
-    bits: Any,
-) -> int:
-    """Apply every unit, as `Reader.apply` does, without going anywhere. The stack has its top first."""
+) -> Any:
+    """Apply every conditional class, as `Reader.admits` does. The stack has its top first."""
+    bits = certain[row_of_state[state], :words].copy()
     most, depth = 0, len(stack)
+    spans = np.empty((depth + 2, 2), np.int64)
+    spans[:, 0], spans[:, 1] = 0, ENDLESS
     # What became of the classes that began with an action: many share one.
-    known, survived = np.zeros(len(rules), np.bool_), np.zeros(len(rules), np.bool_)
-    for number in units:
-        unit = np.int64(number)
-        begun = rule = _said(row_of_state, survives, rank, first_entry, action, state, unit)
-        counted, seen = count, 0
-        while rule >= 0 and not known[begun]:
-            guard = rules[rule, GUARD]
-            if not guards[guard, 0] <= counted <= guards[guard, 1]:
-                rule = np.int64(rules[rule, OTHERWISE])
-            elif rules[rule, EFFECT] >= 0:
-                survived[begun] = depth - seen + rules[rule, HEIGHT] <= depth_limit
-                break
-            else:
-                seen += 1
-                if seen > depth:
+    known, survived = np.zeros((2, (len(rules) + 31) // 32), np.uint32)
+    for number in range(conditional_start[state], conditional_start[state + 1]):
+        unit = np.int64(conditional[number])
+        begun = _said(row_of_state, survives, rank, first_entry, action, state, unit)
+        place, bit = begun >> 5, np.uint32(1) << np.uint32(begun & 31)
+        if not known[place] & bit:
+            known[place] |= bit
+            rule, counted, seen = begun, count, 0
+            while rule >= 0:
+                guard = rules[rule, GUARD]
+                low, after = np.int64(guards[guard, 0]), np.int64(guards[guard, 1]) + 1
+                for edge in (low, after):
+                    if edge <= counted:
+                        spans[seen, 0] = max(spans[seen, 0], edge)
+                    else:
+                        spans[seen, 1] = min(spans[seen, 1], edge - 1)
+                if not low <= counted < after:
+                    rule = np.int64(rules[rule, OTHERWISE])
+                elif rules[rule, EFFECT] >= 0:
+                    if depth - seen + rules[rule, HEIGHT] <= depth_limit:
+                        survived[place] |= bit
                     break
-                top = stack[seen - 1]
-                at = np.int64(returns[~rules[rule, EFFECT], (top >> COUNT_BITS) - 1])
-                if at < 0:
-                    break
-                counted = top & ((1 << COUNT_BITS) - 1)
-                rule = _said(row_of_state, survives, rank, first_entry, action, at, rules[rule, TARGET])
-        known[begun] = True
-        most = max(most, seen)
-        if survived[begun]:
+                else:
+                    seen += 1
+                    if seen > depth:
+                        break
+                    top = stack[seen - 1]
+                    at = np.int64(returns[~rules[rule, EFFECT], (top >> COUNT_BITS) - 1])
+                    if at < 0:
+                        break
+                    counted = top & ((1 << COUNT_BITS) - 1)
+                    remainder = rules[rule, TARGET]
+                    rule = _said(row_of_state, survives, rank, first_entry, action, at, remainder)
+            most = max(most, seen)
+        if survived[place] & bit:
             bits[unit >> 5] |= np.uint32(1) << np.uint32(unit & 31)
-    return most
+    return bits, spans[: most + 1]
 
 
-def survivors(read: Reader, state: int, count: int, stack: int, bits: Mask) -> int:
+def survivors(read: Reader, state: int, count: int, stack: int) -> tuple[Mask, list[Span]]:
     """`reader.survivors`."""
-    first, last = read.conditional_start[state : state + 2].tolist()
-    if first == last:
-        return 0
-    seen: int = _survivors(
-        read.conditional[first:last],
+    bits, spans = _survivors(
+        read.conditional_start,
+        read.conditional,
         read.row_of_state,
         read.survives,
+        read.certain,
         read.rank,
         read.first_entry,
         read.action,
@@ -178,12 +166,12 @@ def survivors(read: Reader, state: int, count: int, stack: int, bits: Mask) -> i
         read.guards,
         read.returns,
         read.depth_limit,
+        read.words,
         state,
         count,
         np.frombuffer(stack.to_bytes(depth_of(stack) * (FRAME_BITS // 8), "little"), np.int64),
-        bits,
     )
-    return seen
+    return bits, spans.tolist()
 
 
 @numba.njit(cache=True, nogil=True)
@@ -200,8 +188,11 @@ def _tokens_of(
     mask = eligible.copy() if most else np.zeros_like(eligible)
     for number in range(1, classes):
         if (bits[number >> 5] >> np.uint32(number & 31) & np.uint32(1) != 0) != most:
-            for place in range(class_start[number], class_start[number + 1]):
-                mask[class_word[place]] ^= class_bits[place]
+            # Slices, because indices of slices that count up from 0 are not checked: twice as fast.
+            words = class_word[class_start[number] : class_start[number + 1]]
+            held = class_bits[class_start[number] : class_start[number + 1]]
+            for place in range(len(words)):
+                mask[words[place]] ^= held[place]
     return mask
 
 
@@ -215,7 +206,6 @@ def tokens_of(read: Reader, bits: Mask) -> Mask:
 
 REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     reader.grouped: grouped,
-    reader.cuts_of: cuts_of,
     reader.survivors: survivors,
     reader.tokens_of: tokens_of,
 }
@@ -228,25 +218,27 @@ def _read_only(kind: Any, dimensions: int) -> Any:
 
 _NARROW = _read_only(types.int32, 1)
 _TABLE = _read_only(types.int32, 2)
+_WORDS = _read_only(types.uint32, 2)
 _MASK = types.uint32[::1]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _grouped: (_NARROW, types.int64),
-    _cuts_of: (_NARROW, _NARROW, _NARROW, _TABLE, _TABLE),
     _survivors: (
         _NARROW,
         _NARROW,
-        _read_only(types.uint32, 2),
+        _NARROW,
+        _WORDS,
+        _WORDS,
         _TABLE,
         _NARROW,
         _NARROW,
         _TABLE,
         _TABLE,
         _TABLE,
+        types.int64,
         types.int64,
         types.int64,
         types.int64,
         _read_only(types.int64, 1),
-        _MASK,
     ),
     _tokens_of: (_read_only(types.uint32, 1), types.int64, _NARROW, _MASK, _MASK, _MASK),
 }
