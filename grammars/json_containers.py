@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from itertools import accumulate, product
 from math import prod
 from typing import Final, Self, TypeAlias
@@ -37,11 +37,19 @@ Item: TypeAlias = Sequence[tuple[Expr, Counted]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A declared key of an object: how it and its value are written, and whether it must be there."""
+    """A declared key of an object.
+
+    Attributes:
+        key: how it is written.
+        value: how its value is.
+        required: whether it must be there.
+        left_out: which wishes are fulfilled where it is not.
+    """
 
     key: Expr
     value: Value
     required: bool
+    left_out: Marks
 
 
 class _Edges:
@@ -89,13 +97,16 @@ def object_of(
     counting = _Counting.of(members, bool(others), low, high, bool(wishes))
     last_required = max((i + 1 for i, member in enumerate(members) if member.required), default=0)
     required_after = [*accumulate((member.required for member in members[::-1]), initial=0)][::-1]
+    # What is fulfilled where no member follows.
+    left_out = [*accumulate((each.left_out for each in members[::-1]), Marks.then, initial=Marks())][::-1]
     plain = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
     close = concat(whitespace.before_close, literal(b"}"))
     bodies, other = _bodies(members, others, whitespace)
     every = (1 << wishes) - 1
     edges = _Edges()
     expect(EDGE_STEPS * counting.top, "to count members")
-    for count, done in product(range(counting.top + 1), _reached([*bodies, other])):
+    steps = [*bodies, other, [member.left_out for member in members]]
+    for count, done in product(range(counting.top + 1), _reached(steps)):
         full, following = counting.is_full(count), counting.after(count)
         for place, required in enumerate(required_after):
             before, after = ("member", place, count, done), ("after", place, count, done)
@@ -106,7 +117,8 @@ def object_of(
                             body = counting.leaving(required, following, body)
                         edges.add(before, body, ("after", place + 1, following, done.then(marks)))
                     if not members[place].required:
-                        edges.add(before, EMPTY, ("member", place + 1, count, done))
+                        then = done.then(members[place].left_out)
+                        edges.add(before, EMPTY, ("member", place + 1, count, then))
                 for marks, body in other.items():
                     body = counting.leaving(required, following, body)
                     edges.add(before, body, ("after", place, following, done.then(marks)))
@@ -114,10 +126,14 @@ def object_of(
                     # The next that must be there may follow.
                     most = counting.last_comma(max(required - 1, 0), following)
                     edges.add(after, plain if most is None else _counting_comma(most, whitespace), before)
-            if place >= last_required and count >= counting.least and done.kept | done.last == every:
+            if (
+                place >= last_required
+                and count >= counting.least
+                and done.then(left_out[place]).fulfilled == every
+            ):
                 edges.add(after, close, "end")
     edges.add("start", concat(literal(b"{"), whitespace.after_open), ("member", 0, 0, Marks()))
-    if last_required == 0 and low == 0 and not wishes:
+    if last_required == 0 and low == 0 and left_out[0].fulfilled == every:
         edges.add("start", concat(literal(b"{"), whitespace.inside_empty, literal(b"}")), "end")
     return edges.graph("start", "end")
 
@@ -146,6 +162,7 @@ def unordered_object_of(
     _expect_pairs(members)
     counting = _Counting.of(members, bool(others), low, high, bool(wishes))
     bits = _bits(members, counting.matters)
+    without = [(bit, member.left_out) for bit, member in zip(bits, members, strict=True)]
     groups: dict[tuple[int, Marks], list[tuple[Expr, Expr]]] = {}
     for bit, key, value in [
         *((bit, member.key, member.value) for bit, member in zip(bits, members, strict=True)),
@@ -177,6 +194,10 @@ def unordered_object_of(
         call = following[group]
         return concat(whitespace.before_comma, call if last is None else counted(call, 1, 0, last))
 
+    def fulfilled(done: Marks, written: int) -> int:
+        """The wishes that are fulfilled if no member follows."""
+        return reduce(Marks.then, (marks for bit, marks in without if not written & bit), done).fulfilled
+
     # Numbers stand for what is fulfilled in the names of nodes: there are many.
     number = {done: each for each, done in enumerate(reached)}
     onward = [[(group, number[done.then(group[1])]) for group in following] for done in reached]
@@ -191,13 +212,13 @@ def unordered_object_of(
                 if not written & bit & once:
                     last = counting.last_comma((needed & ~(written | bit)).bit_count(), total)
                     edges.add(after, next_member(group, last), ("after", written | bit, total, then))
-        if written & needed == needed and count >= counting.least and done.kept | done.last == every:
+        if written & needed == needed and count >= counting.least and fulfilled(done, written) == every:
             edges.add(after, close, "end")
     if not counting.is_full(0):
         for (bit, marks), body in bodies.items():
             edges.add("first", body, ("after", bit, counting.after(0), number[Marks().then(marks)]))
     edges.add("start", concat(literal(b"{"), whitespace.after_open), "first")
-    if not needed and low == 0 and not wishes:
+    if not needed and low == 0 and fulfilled(Marks(), 0) == every:
         edges.add("start", concat(literal(b"{"), whitespace.inside_empty, literal(b"}")), "end")
     return edges.graph("start", "end")
 
@@ -216,7 +237,8 @@ def _bits(members: Sequence[Member], all_of_them: bool) -> list[int]:
     """The bit of each member in the sets of written ones, 0 for those that are not told apart."""
     bits, bit = [], 1
     for member in members:
-        if all_of_them or member.required or any(marks != Marks() for _, marks in member.value):
+        matters = member.required or member.left_out != Marks()
+        if all_of_them or matters or any(marks != Marks() for _, marks in member.value):
             bits.append(bit)
             bit *= 2
         else:

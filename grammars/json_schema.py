@@ -58,16 +58,24 @@ from sortition.grammars.schema_document import Document, checked_keys
 from sortition.grammars.schema_facts import (
     Arrays,
     Facts,
-    Having,
     Numbers,
     Objects,
     Strings,
     Terms,
 )
-from sortition.grammars.schema_keys import classes, declared, is_key, keys_of, terms_of
+from sortition.grammars.schema_keys import Met, classes, declared, is_key, keys_of, met_by, terms_of
 from sortition.grammars.schema_logic import Logic
+from sortition.grammars.schema_order import in_one_order
 from sortition.grammars.schema_origin import NO_VALUE, Kind, Origin, crossed
-from sortition.grammars.schema_ways import DIFFERENT, Counted, Marks, item_ways, member_ways, values_of
+from sortition.grammars.schema_ways import (
+    DIFFERENT,
+    Counted,
+    Marks,
+    item_ways,
+    member_ways,
+    met_without,
+    values_of,
+)
 from sortition.grammars.work import charge, expect, kept, meter, metered
 
 RULE_STEPS: Final = 60
@@ -111,12 +119,13 @@ _Counts: TypeAlias = list[tuple[Names, Counted]]
 _Way = TypeVar("_Way", Marks, Counted)
 
 _KINDS: Final[dict[type, Kind]] = {Numbers: "number", Strings: "string", Arrays: "array", Objects: "object"}
-_FREE: Final = {
+_FREE: Final[dict[Part, str]] = {
     Numbers(): "any number",
     Strings(): "any string",
     Arrays(): "any array",
     Objects(): "any object",
 }
+_ANY_PARTS: Final[tuple[Part, ...]] = ("null", "true", "false", *_FREE)
 _ANY_VALUE: Final = ("null", "true", "false", *_FREE.values())
 
 
@@ -219,11 +228,21 @@ def _beginning(contents: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _MemberPlan:
+    """A `Member` before whitespace is known."""
+
+    key: str
+    value: _Ways
+    required: bool
+    left_out: Marks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _ObjectPlan:
     """An object rule before whitespace is known: keys and values by the names of their rules."""
 
     origin: Origin
-    members: list[tuple[str, _Ways, bool]]
+    members: list[_MemberPlan]
     others: list[tuple[str, _Ways]]
     low: int
     high: int | None
@@ -236,7 +255,7 @@ class _ObjectPlan:
 
     def inner(self) -> Iterator[str]:
         """The rules of all values inside."""
-        for value in [*(value for _, value, _ in self.members), *(value for _, value in self.others)]:
+        for value in [*(member.value for member in self.members), *(value for _, value in self.others)]:
             for names, _ in value:
                 yield from names
 
@@ -277,7 +296,7 @@ class _Lowering:
         self.plans: dict[str, _ObjectPlan | _ArrayPlan] = {}
         self.origins: dict[str, Origin] = {}
         self._names: dict[Part, str] = {}
-        self._values: dict[Terms, Names] = {}
+        self._values: dict[tuple[Terms, ...], list[Names]] = {}
         self._calls: dict[Names, Expr] = {}
         self._parts: dict[Hashable, Expr] = {}
         self._strings: dict[str, tuple[Terms, Callable[[bool], Spelling]]] = {}
@@ -319,29 +338,45 @@ class _Lowering:
 
     def value(self, terms: Terms) -> Names:
         """The rules whose words are the values that fulfil the terms."""
-        names = self._values.get(terms)
+        return self._ways_of((terms,))[0]
+
+    def _ways_of(self, ways: tuple[Terms, ...]) -> list[Names]:
+        """The same for each of some ways to write one value."""
+        names = self._values.get(ways)
         if names is None:
-            if terms:
-                cases = self.logic.cases(terms)
-                parts = dict.fromkeys(part for facts in cases for part in _parts(facts))
-                free = {type(part) for part in parts if part in _FREE}
-                kept = [part for part in parts if part in _FREE or type(part) not in free]
-                objects = [part for part in kept if isinstance(part, Objects)]
-                if len(objects) > 1:
-                    wide = set(uncovered(objects, self.any_order, self.logic.cases))
-                    kept = [part for part in kept if not isinstance(part, Objects) or part in wide]
-                strings = [part for part in kept if isinstance(part, Strings) and part.values is None]
-                if len(strings) > FEW:
-                    kept = [part for part in kept if part not in strings]
-                with _placed(terms, None):
-                    names = tuple(dict.fromkeys(self._name(part, terms) for part in kept))
-                if len(strings) > FEW:
-                    names += self._any_of(strings, terms)
-            else:
-                names = _ANY_VALUE
-                self._is_free = True
-            self._values[terms] = names
+            parts = [self._kept(terms) for terms in ways]
+            objects = [part for each in parts for part in each if isinstance(part, Objects)]
+            ordered: Mapping[Part, Part] = {}
+            if len(objects) > 1 and not self.any_order:
+                several = [each for each in dict.fromkeys(objects) if each not in _FREE]
+                ordered = dict(zip(several, in_one_order(several), strict=True))
+            names = self._values[ways] = [
+                self._names_of([ordered.get(part, part) for part in each], terms)
+                for each, terms in zip(parts, ways, strict=True)
+            ]
         return names
+
+    def _kept(self, terms: Terms) -> list[Part]:
+        """The parts of the values that fulfil the terms, without what is seen to lie in others."""
+        if not terms:
+            return list(_ANY_PARTS)
+        cases = self.logic.cases(terms)
+        parts = dict.fromkeys(part for facts in cases for part in _parts(facts))
+        free = {type(part) for part in parts if part in _FREE}
+        kept = [part for part in parts if part in _FREE or type(part) not in free]
+        objects = [part for part in kept if isinstance(part, Objects)]
+        if len(objects) > 1:
+            wide = set(uncovered(objects, self.any_order, self.logic.cases))
+            kept = [part for part in kept if not isinstance(part, Objects) or part in wide]
+        return kept
+
+    def _names_of(self, parts: Sequence[Part], terms: Terms) -> Names:
+        strings = [part for part in parts if isinstance(part, Strings) and part.values is None]
+        if len(strings) > FEW:
+            parts = [part for part in parts if part not in strings]
+        with _placed(terms, None):
+            names = tuple(dict.fromkeys(self._name(part, terms) for part in parts))
+        return names + self._any_of(strings, terms) if len(strings) > FEW else names
 
     def _any_of(self, sets: Sequence[Strings], terms: Terms) -> Names:
         """The names of rules for many sets of strings: one for each pair of lengths that is counted."""
@@ -402,23 +437,23 @@ class _Lowering:
         return name if name not in self.rules else f"{name} ({len(self.rules)})"
 
     def _object(self, objects: Objects, origin: Origin) -> _ObjectPlan:
-        cases, having = self.logic.cases, objects.having
+        cases = self.logic.cases
         charge(OBJECT_STEPS)
         names, required = declared(objects), frozenset(objects.required)
         members = []
         for key in names:
             value: _Ways = []
             if is_key(key, objects.names, cases):
-                met = [i for i, each in enumerate(having) if is_key(key, each.names, cases)]
-                value = self._member(terms_of(objects, key), having, met, False)
-            if value or key in required:
+                value = self._member(terms_of(objects, key), met_by(objects, key, cases), False)
+            left_out = met_without(objects, key)
+            if value or key in required or left_out != Marks():
                 rule = f"key {json.dumps(key)}"
                 self.origins.setdefault(rule, origin)
                 self._string_rule(rule, (), partial(word, key))
-                members.append((rule, value, key in required))
+                members.append(_MemberPlan(rule, value, key in required, left_out))
         others = []
         for keys in classes(objects, frozenset(names), cases):
-            value = self._member(keys.value, having, keys.met, True)
+            value = self._member(keys.value, keys.met, True)
             if value:
                 rule = self._other_key(frozenset(names), keys.automaton, objects.names)
                 self.origins.setdefault(rule, origin)
@@ -431,13 +466,11 @@ class _Lowering:
                 keyword="minProperties",
                 hint="declare the keys and set additionalProperties to false",
             )
-        return _ObjectPlan(origin, members, others, objects.low, objects.high, len(having))
+        return _ObjectPlan(origin, members, others, objects.low, objects.high, len(objects.wishes))
 
-    def _member(self, value: Terms, having: Sequence[Having], met: Sequence[int], repeats: bool) -> _Ways:
+    def _member(self, value: Terms, met: Sequence[Met], repeats: bool) -> _Ways:
         """The rules for the value of a member, by the wishes that it fulfils."""
-        ways = member_ways(value, having, met, repeats, self.logic.possible)
-        named = [(self.value(terms), marks) for terms, marks in ways]
-        return [(value_names, marks) for value_names, marks in named if value_names]
+        return self._named(list(member_ways(value, met, repeats, self.logic.possible)))
 
     def _other_key(self, names: frozenset[str], keys: Automaton | None, name_terms: Terms) -> str:
         """The rule for keys that are not declared: those of an automaton, or all, under `propertyNames`."""
@@ -465,8 +498,7 @@ class _Lowering:
         items = []
         for index in range(listed + 1):
             ways = item_ways(arrays.item(index), values, arrays.contains, index)
-            named = [(self.value(terms), counted) for terms, counted in ways]
-            items.append([(names, counted) for names, counted in named if names])
+            items.append(self._named(ways))
         wanted = [(0, 1)] * len(values) + [(each.low, each.high) for each in arrays.contains]
         return _ArrayPlan(origin, items[:-1], items[-1], arrays.low, arrays.high, wanted)
 
@@ -497,6 +529,11 @@ class _Lowering:
             self.rules[name] = expr
             call = self._parts[content] = Call(name)
         return call
+
+    def _named(self, ways: Sequence[tuple[Terms, _Way]]) -> list[tuple[Names, _Way]]:
+        """The rules for ways to write one value, without those that are impossible."""
+        names = self._ways_of(tuple(terms for terms, _ in ways))
+        return [(each, way) for each, (_, way) in zip(names, ways, strict=True) if each]
 
     def _calls_of(self, ways: Sequence[tuple[Names, _Way]]) -> list[tuple[Expr, _Way]]:
         return [(self._call(names), way) for names, way in ways]
@@ -534,8 +571,8 @@ class _Lowering:
     def _graph(self, plan: _ObjectPlan | _ArrayPlan, whitespace: Whitespace) -> Graph:
         if isinstance(plan, _ObjectPlan):
             members = [
-                Member(self._call((key,)), self._calls_of(value), needed)
-                for key, value, needed in plan.members
+                Member(self._call((each.key,)), self._calls_of(each.value), each.required, each.left_out)
+                for each in plan.members
             ]
             others = [(self._call((key,)), self._calls_of(value)) for key, value in plan.others]
             contents = members, others, plan.low, plan.high, plan.wishes, whitespace

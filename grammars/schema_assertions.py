@@ -15,15 +15,16 @@ from sortition.grammars.schema_facts import (
     Arrays,
     Containing,
     Facts,
-    Having,
     Members,
     Negation,
     Numbers,
     Objects,
     Refusal,
+    Sign,
     Source,
     Strings,
     Terms,
+    Wish,
     exact,
     of_types,
 )
@@ -94,8 +95,10 @@ def broken(schema: Schema, formats: bool) -> Iterator[Terms]:
             )
         elif keyword in _ARRAY_KEYWORDS:
             yield from ((Facts(array=arrays),) for arrays in _broken_array(schema, keyword, value))
-        elif keyword in _OBJECT_KEYWORDS:
-            yield from ((Facts(object=objects),) for objects in _broken_object(schema, keyword, value))
+        elif keyword in ("minProperties", "maxProperties", "dependentRequired"):
+            yield from ((Facts(object=objects),) for objects in _broken_object(keyword, value))
+    if signs := tuple(_broken_members(schema)):
+        yield (Facts(object=Objects.of_wish(Wish(signs))),)
 
 
 _ARRAY_KEYWORDS: Final = frozenset(
@@ -107,18 +110,6 @@ _ARRAY_KEYWORDS: Final = frozenset(
         "minItems",
         "maxItems",
         "uniqueItems",
-    ]
-)
-_OBJECT_KEYWORDS: Final = frozenset(
-    [
-        "properties",
-        "patternProperties",
-        "additionalProperties",
-        "propertyNames",
-        "required",
-        "minProperties",
-        "maxProperties",
-        "dependentRequired",
     ]
 )
 
@@ -296,35 +287,35 @@ def without(name: str) -> Objects:
     return Objects(absent=frozenset([name]))
 
 
-def _broken_object(schema: Schema, keyword: str, value: Any) -> Iterator[Objects]:
+def _broken_object(keyword: str, value: Any) -> Iterator[Objects]:
     match keyword:
-        case "required":
-            yield from (without(name) for name in value)
-        case "properties":
-            for name in value:
-                if child := terms(schema.child("properties", name)):
-                    yield Objects((Members(((name, opposite(child)),)),), (name,))
         case "minProperties":
             if value > 0:
                 yield Objects(high=int(value) - 1)
         case "maxProperties":
             yield Objects(low=int(value) + 1)
-        case "dependentRequired":
+        case _:
             for name, needed in value.items():
                 yield from (Objects(required=(name,), absent=frozenset([other])) for other in needed)
-        case "propertyNames":
-            if allowed := terms(schema.child(keyword)):
-                yield Objects(having=(Having(opposite(allowed), (), schema, keyword),))
-        case "additionalProperties":
-            if allowed := terms(schema.child(keyword)):
-                yield Objects(having=(Having((_undeclared(schema),), opposite(allowed), schema, keyword),))
-        case "patternProperties":
-            for text in value:
-                if allowed := terms(schema.child(keyword, text)):
-                    found = Facts(string=Strings(patterns=(Source(text, True, schema),)))
-                    yield Objects(having=(Having((found,), opposite(allowed), schema, keyword),))
-        case _:
-            pass
+
+
+def _broken_members(schema: Schema) -> Iterator[Sign]:
+    """What breaks the keywords about members: one sign is enough, so an object need not tell them apart."""
+    keywords = schema.keywords
+    properties, required = keywords.get("properties", ()), frozenset(keywords.get("required", ()))
+    for name in dict.fromkeys([*properties, *keywords.get("required", ())]):
+        if name in properties and (child := terms(schema.child("properties", name))):
+            yield Sign(name, opposite(child))
+        if name in required:
+            yield Sign(name, None)
+    for text in keywords.get("patternProperties", ()):
+        if allowed := terms(schema.child("patternProperties", text)):
+            found = Facts(string=Strings(patterns=(Source(text, True, schema),)))
+            yield Sign((found,), opposite(allowed))
+    if "additionalProperties" in keywords and (allowed := terms(schema.child("additionalProperties"))):
+        yield Sign((_undeclared(schema),), opposite(allowed))
+    if "propertyNames" in keywords and (allowed := terms(schema.child("propertyNames"))):
+        yield Sign(opposite(allowed), ())
 
 
 def _undeclared(schema: Schema) -> Facts:

@@ -5,11 +5,11 @@ Dropping them leaves the same texts, and a machine that has less to follow at on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from sortition.grammars.schema_facts import Facts, Members, Numbers, Objects, Strings, Terms, joined
-from sortition.grammars.schema_keys import declared, terms_of
+from sortition.grammars.schema_keys import declared, in_order, terms_of
 from sortition.grammars.work import charge
 
 Cases: TypeAlias = Callable[[Terms], tuple[Facts, ...]]
@@ -51,14 +51,14 @@ class _Covering:
             and outer.low <= max(inner.low, len(inner.required))
             and (outer.high is None or (inner.high is not None and inner.high <= outer.high))
             and set(outer.names) <= set(inner.names)
-            and set(outer.having) <= set(inner.having)
+            and set(outer.wishes) <= set(inner.wishes)
         ):
             return False
         names, more = declared(outer), declared(inner)
         return (
             # Of undeclared keys, one that has to be there comes last: both must declare the same.
-            (not outer.having or set(names) == set(more))
-            and (self._any_order or _in_order(names, more))
+            (not outer.wishes or set(names) == set(more))
+            and (self._any_order or in_order(names, more))
             and all(self._others_hold(inner, members) for members in outer.members)
             and all(
                 self._follows(terms_of(inner, key), terms_of(outer, key))
@@ -86,12 +86,6 @@ class _Covering:
             known = all(any(_lies_within(one, other) for other in wider) for one in self._cases(inner))
             self._known[inner, outer] = known
         return known
-
-
-def _in_order(names: Iterable[str], more: Iterable[str]) -> bool:
-    """Whether all names are among more names, in the same order."""
-    rest = iter(more)
-    return all(name in rest for name in names)
 
 
 def _lies_within(inner: Facts, outer: Facts) -> bool:

@@ -19,13 +19,14 @@ from sortition.grammars.schema_facts import (
     Arrays,
     Containing,
     Facts,
-    Having,
     Members,
     Negation,
     Objects,
+    Sign,
     Source,
     Strings,
     Terms,
+    Wish,
     joined,
 )
 from sortition.grammars.schema_keywords import Draft
@@ -198,7 +199,7 @@ def _broken(schema: Schema, way: Way) -> Iterator[Facts]:
         patterns = tuple(Source(source.text, False, source.schema) for source in way.patterns)
         keys = Facts(string=Strings(patterns=patterns, excluded=frozenset(way.names)))
         value = opposite(terms(schema.child("unevaluatedProperties")))
-        yield Facts(object=Objects(having=(Having((keys,), value, schema, "unevaluatedProperties"),)))
+        yield Facts(object=Objects.of_wish(Wish((Sign((keys,), value),))))
     if "unevaluatedItems" in schema.keywords and not way.all_items:
         child = schema.child("unevaluatedItems")
         item = opposite(terms(_any_of(schema, (*way.contains, child)) if way.contains else child))

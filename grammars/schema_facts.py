@@ -225,11 +225,21 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Members:
-    """What `properties`, `patternProperties` and `additionalProperties` of one schema say together."""
+    """What `properties`, `patternProperties` and `additionalProperties` of one schema say together.
+
+    A hash is taken once: there may be hundreds of keys.
+    """
 
     properties: tuple[tuple[str, Terms], ...] = ()
     patterns: tuple[tuple[Source, Terms], ...] = ()
     additional: Terms = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.properties, self.patterns, self.additional))
 
     @cached_property
     def by_name(self) -> dict[str, Terms]:
@@ -238,18 +248,31 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Having:
-    """Some member's key, as a string, fulfils `names`, and its value the one or no term of `value`."""
+class Sign:
+    """A member with this key, or whose key as a string fulfils terms, and of which the value fulfils others.
 
-    names: Terms
-    value: Terms
-    schema: Schema = field(compare=False)
-    keyword: str = field(compare=False)
+    Attributes:
+        key: the key, or the terms for it.
+        value: the one or no term for the value; None for a key, by name, that is not there.
+    """
+
+    key: str | Terms
+    value: Terms | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An object must show at least one of these signs."""
+
+    signs: tuple[Sign, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """A set of objects; `absent` keys must not be there, `names` are terms for every key as a string."""
+    """A set of objects; `absent` keys must not be there, `names` are terms for every key as a string.
+
+    A wish with one sign that names a key is none: `of_wish` and "and" turn it into what it says.
+    """
 
     members: tuple[Members, ...] = ()
     required: tuple[str, ...] = ()
@@ -257,7 +280,7 @@ class Objects:
     names: Terms = ()
     low: int = 0
     high: int | None = None
-    having: tuple[Having, ...] = ()
+    wishes: tuple[Wish, ...] = ()
 
     def __and__(self, other: Objects) -> Objects | None:
         if other == _ANY_OBJECT:
@@ -266,15 +289,43 @@ class Objects:
         required, absent = joined(self.required, other.required), self.absent | other.absent
         if (high is not None and low > high) or not absent.isdisjoint(required):
             return None
-        return Objects(
+        both = Objects(
             joined(self.members, other.members),
             required,
             absent,
             joined(self.names, other.names),
             low,
             high,
-            joined(self.having, other.having),
         )
+        for wish in joined(self.wishes, other.wishes):
+            found = both._wishing(wish)
+            if found is None:
+                return None
+            both = found
+        return both
+
+    @staticmethod
+    def of_wish(wish: Wish) -> Objects | None:
+        """The objects that fulfil a wish."""
+        return _ANY_OBJECT._wishing(wish)
+
+    def _wishing(self, wish: Wish) -> Objects | None:
+        """These objects where they fulfil a wish, too."""
+        if any(sign.value is None and sign.key in self.absent for sign in wish.signs):
+            return self
+        signs = tuple(
+            sign
+            for sign in wish.signs
+            if sign.key not in (self.required if sign.value is None else self.absent)
+        )
+        if len(signs) > 1 or (signs and not isinstance(signs[0].key, str)):
+            return replace(self, wishes=joined(self.wishes, (Wish(signs),)))
+        if not signs:
+            return None
+        key, value = str(signs[0].key), signs[0].value
+        if value is None:
+            return self & Objects(absent=frozenset([key]))
+        return self & Objects((Members(((key, value),)),), (key,))
 
 
 @dataclass(frozen=True)

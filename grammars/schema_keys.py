@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -27,7 +27,14 @@ Cases: TypeAlias = Callable[[Terms], tuple[Facts, ...]]
 def declared(objects: Objects) -> tuple[str, ...]:
     """The keys that the schema names, in the order in which they are written; then those that it bans."""
     named = (name for members in objects.members for name, _ in members.properties)
-    return tuple(dict.fromkeys([*named, *objects.required, *sorted(objects.absent)]))
+    wished = (sign.key for wish in objects.wishes for sign in wish.signs if isinstance(sign.key, str))
+    return tuple(dict.fromkeys([*named, *objects.required, *wished, *sorted(objects.absent)]))
+
+
+def in_order(names: Iterable[str], more: Iterable[str]) -> bool:
+    """Whether all names are among more names, in the same order."""
+    rest = iter(more)
+    return all(name in rest for name in names)
 
 
 def terms_of(objects: Objects, name: str) -> Terms:
@@ -40,13 +47,32 @@ def terms_of(objects: Objects, name: str) -> Terms:
     return terms
 
 
+Met: TypeAlias = tuple[int, Terms]
+"""The number of a wish that a member with some key may fulfil, and the one or no term for its value then."""
+
+
+def met_by(objects: Objects, name: str, cases: Cases) -> list[Met]:
+    """The wishes that a member with a key may fulfil.
+
+    Raises:
+        GrammarError: that cannot be told.
+    """
+    return [
+        (number, sign.value)
+        for number, wish in enumerate(objects.wishes)
+        for sign in wish.signs
+        if sign.value is not None
+        and (sign.key == name if isinstance(sign.key, str) else is_key(name, sign.key, cases))
+    ]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Keys:
-    """A class of undeclared keys (None: all), the terms for their values, which `having` they may fulfil."""
+    """A class of undeclared keys (None: all), the terms for their values, and the wishes they may fulfil."""
 
     automaton: Automaton | None
     value: Terms
-    met: tuple[int, ...]
+    met: tuple[Met, ...]
 
 
 def is_key(name: str, terms: Terms, cases: Cases) -> bool:
@@ -79,12 +105,15 @@ def _strings(terms: Terms, cases: Cases) -> Iterator[Strings]:
 def classes(objects: Objects, names: frozenset[str], cases: Cases) -> list[Keys]:
     """The keys that are not among `names`, by the terms for their values and by what they may fulfil."""
     parts = [Keys(keys, terms, ()) for keys, terms in _by_pattern(objects, names)]
-    for number, having in enumerate(objects.having):
-        wanted = keys_of(having.names, cases)
+    signs = [(number, sign) for number, wish in enumerate(objects.wishes) for sign in wish.signs]
+    for number, sign in signs:
+        if isinstance(sign.key, str) or sign.value is None:
+            continue
+        wanted = keys_of(sign.key, cases)
         divided = []
         for part in parts:
             keys = any_string().difference(finite(names)) if part.automaton is None else part.automaton
-            outside, met = keys.difference(wanted), (*part.met, number)
+            outside, met = keys.difference(wanted), (*part.met, (number, sign.value))
             if outside.is_empty:
                 divided.append(Keys(part.automaton, part.value, met))
                 continue

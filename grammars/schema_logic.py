@@ -31,6 +31,7 @@ from sortition.grammars.schema_facts import (
     Strings,
     Term,
     Terms,
+    joined,
     of_value,
     of_values,
 )
@@ -66,7 +67,9 @@ class _Branch:
         """The facts, with the keys of objects in the order of their places."""
         if self.facts.object is None or len(self.members) <= 1:
             return self.facts
-        members = dict.fromkeys(each for _, each in sorted(self.members, key=lambda pair: pair[0]))
+        placed = (each for _, each in sorted(self.members, key=lambda pair: pair[0]))
+        # What came of wishes has no place.
+        members = dict.fromkeys([*placed, *self.facts.object.members])
         return replace(self.facts, object=replace(self.facts.object, members=tuple(members)))
 
 
@@ -179,7 +182,9 @@ class Logic:
             yield from (terms_of(objects, name) for name in objects.required)
             if objects.names:
                 yield from ((of_value(name), *objects.names) for name in objects.required)
-            yield from (each.value for each in objects.having)
+            if len(objects.wishes) > 1:
+                # They may be fulfilled by different members, so each is looked at alone.
+                yield from ((only(replace(objects, wishes=(wish,))),) for wish in objects.wishes)
 
     def _requirements(self, terms: Terms) -> Iterator[tuple[Terms, ...]]:
         """The ways to build a value: for each, the terms for which values must exist first."""
@@ -193,7 +198,11 @@ class Logic:
             if facts.array:
                 yield tuple(self.needed(Facts(array=facts.array)))
             if facts.object:
-                yield tuple(self.needed(Facts(object=facts.object)))
+                needed = tuple(self.needed(Facts(object=facts.object)))
+                if len(facts.object.wishes) == 1:
+                    yield from ((*needed, *each) for each in _of_signs(facts.object))
+                else:
+                    yield needed
 
     def _multiply(self, terms: Terms) -> Iterator[Facts]:
         """Multiply out the choices, depth first; equal alternatives are followed once."""
@@ -389,6 +398,17 @@ class Logic:
                             yield (with_key(name), Negation(schema.child(keyword, name)))
                 case _:
                     pass
+
+
+def _of_signs(objects: Objects) -> Iterator[tuple[Terms, ...]]:
+    """For each sign of the only wish of objects, the terms for which values must exist to show it."""
+    for sign in objects.wishes[0].signs:
+        if sign.value is None:
+            yield ()
+        elif isinstance(sign.key, str):
+            yield (joined(terms_of(objects, sign.key), sign.value),)
+        else:
+            yield (sign.value,)
 
 
 def _other_values(schema: Schema, keyword: str) -> Iterator[Terms]:

@@ -6,15 +6,18 @@ Each way is a set of terms for the value together with what it does for these wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import combinations
 from math import ceil, floor
+from operator import or_
 from typing import Final, TypeAlias
 
 from sortition.grammars.schema_assertions import opposite
-from sortition.grammars.schema_facts import Containing, Facts, Having, Numbers, Strings, Terms, joined
+from sortition.grammars.schema_facts import Containing, Facts, Numbers, Objects, Strings, Terms, joined
+from sortition.grammars.schema_keys import Met
 from sortition.grammars.work import charge
 
 DIFFERENT: Final = 8
@@ -41,6 +44,11 @@ class Marks:
     kept: int = 0
     last: int = 0
     lost: int = 0
+
+    @property
+    def fulfilled(self) -> int:
+        """The wishes that are fulfilled if no member follows."""
+        return self.kept | self.last
 
     def then(self, later: Marks) -> Marks:
         """What two members do, one after the other; `lost` has no meaning before the first."""
@@ -101,33 +109,43 @@ def _few_numbers(numbers: Numbers) -> Sequence[Fraction] | None:
     return [value for value in (each * steps[0] for each in range(first, last + 1)) if numbers.holds(value)]
 
 
+def met_without(objects: Objects, name: str) -> Marks:
+    """The wishes that objects without a key fulfil; keys that are declared come once."""
+    return Marks(
+        sum(
+            1 << number
+            for number, wish in enumerate(objects.wishes)
+            if any(sign.value is None and sign.key == name for sign in wish.signs)
+        )
+    )
+
+
 def member_ways(
-    value: Terms, having: Sequence[Having], met: Iterable[int], repeats: bool, possible: Possible
+    value: Terms, met: Sequence[Met], repeats: bool, possible: Possible
 ) -> Iterator[tuple[Terms, Marks]]:
     """The ways to write the value of a member.
 
     Args:
         value: the terms that it fulfils in any case.
-        having: all wishes of the object.
-        met: the wishes whose `names` the key fulfils.
+        met: the wishes that a member with its key may fulfil, and by which values.
         repeats: whether a later member may have the same key, so that readers see its value instead.
         possible: whether a value for terms exists.
     """
+    wishes: dict[Terms, int] = {}
+    for number, wish in met:
+        wishes[wish] = wishes.get(wish, 0) | 1 << number
     certain = 0
-    open_wishes = []
-    for number in met:
-        wish = having[number].value
+    for wish, bits in wishes.items():
         if not possible(joined(value, opposite(wish))):
-            value, certain = joined(value, wish), certain | 1 << number
-        else:
-            open_wishes.append(number)
-    everything = sum(1 << number for number in open_wishes)
-    for size in range(len(open_wishes) + 1):
-        for chosen in combinations(open_wishes, size):
+            value, certain = joined(value, wish), certain | bits
+    uncertain = [(wish, bits & ~certain) for wish, bits in wishes.items() if bits & ~certain]
+    everything = reduce(or_, (bits for _, bits in uncertain), 0)
+    for size in range(len(uncertain) + 1):
+        for chosen in combinations(uncertain, size):
             charge(WAY_STEPS * (1 + size))
             terms, marked = value, 0
-            for number in chosen:
-                terms, marked = joined(terms, having[number].value), marked | 1 << number
+            for wish, bits in chosen:
+                terms, marked = joined(terms, wish), marked | bits
             if repeats:
                 yield terms, Marks(certain, marked, everything & ~marked)
             else:

@@ -1,0 +1,133 @@
+"""Objects that a value may be have their keys in one order, so that choices between them stay small."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from sortition.grammars.errors import GrammarError
+from sortition.grammars.json_schema import json_schema
+
+KINDS = ["cargo", "git", "go", "linux", "maven", "npm", "other", "pip", "pod", "ruby", "vcpkg", "zig"]
+
+
+def one_of_kinds(keyword: str) -> dict[str, Any]:
+    """A choice between open objects, each with a tag, a key of its own and what is in it."""
+    inner = {"type": "object", "properties": {"name": {"type": "string"}, "version": {"type": "string"}}}
+    return {
+        "type": "object",
+        keyword: [
+            {
+                "properties": {"type": {"enum": [kind]}, kind: {**inner, "required": ["name", "version"]}},
+                "required": ["type", kind],
+            }
+            for kind in KINDS
+        ],
+    }
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_a_dozen_open_objects(keyword: str) -> None:
+    grammar = json_schema(one_of_kinds(keyword))
+    assert len(grammar.machine) < 3_000
+    for kind in KINDS:
+        assert grammar.accepts(json.dumps({"type": kind, kind: {"name": "a", "version": "1"}, "more": [1]}))
+        assert not grammar.accepts(json.dumps({"type": kind, kind: {"name": "a"}}))
+        assert not grammar.accepts(json.dumps({"type": kind, "oil": {"name": "a", "version": "1"}}))
+
+
+def test_two_open_objects_that_exclude_each_other() -> None:
+    lock = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "path": {"type": "string"},
+            "owner": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "email": {"type": "string"}},
+                "required": ["name", "email"],
+            },
+            "locked_at": {"type": "string"},
+            "unlocked_at": {"type": "string"},
+        },
+        "required": ["id", "path", "locked_at"],
+    }
+    schema = {
+        "oneOf": [
+            {"properties": {"lock": lock}, "required": ["lock"]},
+            {"properties": {"error": {"type": "string"}}, "required": ["error"]},
+        ],
+        "type": "object",
+    }
+    grammar = json_schema(schema)
+    assert len(grammar.machine) < 3_000
+    good = {"id": "1", "path": "/", "owner": {"name": "a", "email": "b"}, "locked_at": "now"}
+    bad = [
+        7,
+        {},
+        {**good, "id": 1},
+        {**good, "owner": {"name": "a"}},
+        {**good, "owner": {"name": "a", "email": 0}},
+        {key: value for key, value in good.items() if key != "path"},
+    ]
+    validator = Draft202012Validator(schema)
+    both = {"lock": good, "error": "x"}
+    for value in ({}, {"lock": good}, {"error": "x"}, both, {"lock": good, "error": 1}):
+        assert grammar.accepts(json.dumps(value)) == validator.is_valid(value), value
+    for each in bad:
+        assert not grammar.accepts(json.dumps({"lock": each}))
+        assert grammar.accepts(json.dumps({"lock": each, "error": "x"})), each
+
+
+def test_keys_of_another_branch_have_their_place() -> None:
+    schema = {"anyOf": [{"properties": {"a": {}, "b": {"type": "null"}}}, {"properties": {"c": {}}}]}
+    for any_order in (False, True):
+        grammar = json_schema({"type": "object", **schema}, any_order=any_order)
+        assert grammar.accepts('{"x":0,"a":1,"y":0,"b":2,"c":1,"z":0}')
+        assert grammar.accepts('{"c":1,"b":2}') == any_order
+
+
+names = st.sampled_from(["a", "b", "c"])
+value = st.sampled_from([{}, {"type": "null"}, {"type": "integer"}, {"enum": [1, None]}, False])
+branch = st.fixed_dictionaries(
+    {},
+    optional={
+        "properties": st.dictionaries(names, value, max_size=3),
+        "required": st.lists(names, max_size=2, unique=True),
+        "additionalProperties": value,
+        "patternProperties": st.dictionaries(st.sampled_from(["a", "^[bc]"]), value, max_size=1),
+        "propertyNames": st.sampled_from([{}, {"enum": ["a", "b"]}]),
+    },
+)
+negated = st.builds(lambda each: {"not": each}, branch)
+VALUES: list[dict[str, Any]] = [
+    dict(zip(keys, values, strict=True))
+    for count in range(4)
+    for keys in itertools.combinations("abcd", count)
+    for values in itertools.product([1, "x", None], repeat=count)
+]
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    choices=st.lists(branch | negated, min_size=1, max_size=3),
+    keyword=st.sampled_from(["anyOf", "oneOf", "allOf"]),
+    any_order=st.booleans(),
+)
+def test_each_valid_object_has_an_order(choices: list[Any], keyword: str, any_order: bool) -> None:
+    schema = {"type": "object", keyword: choices}
+    try:
+        grammar = json_schema(schema, any_order=any_order)
+        grammar.machine  # noqa: B018
+    except GrammarError:
+        assume(False)
+    validator = Draft202012Validator(schema)
+    for each in VALUES:
+        texts = [json.dumps(dict(pairs)) for pairs in itertools.permutations(each.items())]
+        assert any(map(grammar.accepts, texts)) == validator.is_valid(each), each
