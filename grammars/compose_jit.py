@@ -510,11 +510,11 @@ def _compose(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, need
     items = (group_start[grouping + 1] - group_start[grouping]) * ways_of_tests
     if (
         start[tally[_MAPS]] + most > outcomes.shape[1]
-        or tally[_MAPS] + 2 > len(grouping_of_map)
+        or tally[_MAPS] == len(grouping_of_map)
         or group_start[tally[_GROUPINGS]] + items > groupings[1].shape[1]
-        or tally[_GROUPINGS] + 2 > len(group_start)
+        or tally[_GROUPINGS] == len(groupings[3])
         or joins[0][tally[_JOINS]] + 2 * most + 1 > len(joins[1])
-        or tally[_JOINS] + 2 > len(joins[0])
+        or tally[_JOINS] == len(joins[2])
         or strings[4][0] + 2 * most > len(strings[0])
         or guards[2][0] + 2 * most > guards[0].shape[1]
         or most + 2 > len(scratch[0])

@@ -17,6 +17,7 @@ from machines import Place
 from sortition.grammars import compose as compose_module
 from sortition.grammars.background import SWITCH, Background
 from sortition.grammars.compose import DEAD, IDENTITY, SELF, Composer, Composition, compose
+from sortition.grammars.descent import Descent
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import alternative, literal
 from sortition.grammars.json_schema import json_schema
@@ -213,16 +214,42 @@ def test_compiled_loops_pass_over_strings(schema: object) -> None:
     assert same(compose(machine, trie), compose_jit.compose(machine, trie), machine)
 
 
-def test_many_maps_outgrow_every_array() -> None:
-    # Nearly every prefix of every word has a map of its own.
+def machine_of_words(count: int) -> tuple[Machine, Trie]:
+    """Nearly every prefix of every word has a map of its own."""
     draw = random.Random(0)
-    words = sorted({bytes(draw.choices(range(97, 123), k=6)) for _ in range(1500)})
-    machine = Machine.of({}, alternative(*map(literal, words)))
-    trie = Trie.of(words)
+    words = sorted({bytes(draw.choices(range(97, 123), k=6)) for _ in range(count)})
+    return Machine.of({}, alternative(*map(literal, words))), Trie.of(words)
+
+
+def test_many_maps_outgrow_every_array() -> None:
+    machine, trie = machine_of_words(1500)
     composition = compose(machine, trie)
     assert len(composition.start) > 2500
     compose_jit = pytest.importorskip("sortition.grammars.compose_jit")
     assert same(composition, compose_jit.compose(machine, trie), machine)
+
+
+def test_no_array_of_a_store_is_filled_beyond_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    compose_jit = pytest.importorskip("sortition.grammars.compose_jit")
+    machine, trie = machine_of_words(300)
+    composer = compose_jit._Composer(machine, Descent.of(trie))
+    # Little room, so that it is doubled again and again: each time the starts get room for one more.
+    start, items, slots, hashes = composer._groupings
+    composer._groupings = start[:17].copy(), items, slots[:64].copy(), hashes[:16].copy()
+    start, data, result, slots, hashes = composer._joins
+    composer._joins = start[:3].copy(), data, result[:2].copy(), slots[:8].copy(), hashes[:2].copy()
+    grow = composer._grow
+
+    def checked() -> None:
+        _, groupings, joins = composer._tally[:3]
+        assert groupings <= len(composer._groupings[3])
+        assert joins <= len(composer._joins[2])
+        grow()
+
+    monkeypatch.setattr(composer, "_grow", checked)
+    composition = composer.composition()
+    assert len(composition.group_start) > 64
+    assert same(compose(machine, trie), composition, machine)
 
 
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
