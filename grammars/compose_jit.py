@@ -43,7 +43,7 @@ NO_ROOM: Final = -5
 """A composition that has to be made again once there is more room."""
 
 WAITS: Final = -6
-"""A composition that needs another one first."""
+"""A composition that needs others first."""
 
 ABSENT: Final = -1
 """No outcome of a map lies in a string of this kind."""
@@ -53,7 +53,8 @@ SCATTERED: Final = -3
 
 _LETTER: Final = ord("a")
 
-# What a tally counts: maps, groupings, joins, marks, identities, places in rows, and what a row holds.
+# What a tally counts: maps, groupings, joins, marks, identities, places in rows, what a row holds, and the
+# compositions that one waits for.
 _MAPS: Final = 0
 _GROUPINGS: Final = 1
 _JOINS: Final = 2
@@ -61,6 +62,7 @@ _MARK: Final = 3
 _IDENTITIES: Final = 4
 _ROWS: Final = 5
 _OUTCOMES: Final = 6
+_NEEDED: Final = 7
 
 EMPTY: Final = -1
 """A slot without a number."""
@@ -226,16 +228,17 @@ def _prepared(move: Any, call: Any, ending: Any, returns: Any, test: Any) -> Any
             if move[state, column] >= 0:
                 leaf[state] = False
                 break
-    plain = np.empty((states, columns), np.int32)
+    # By byte class: a composition looks at many states and one class.
+    plain = np.empty((columns, states), np.int32)
     for state in range(states):
         for column in range(columns):
             target = move[state, column]
             if target < 0:
-                plain[state, column] = NOWHERE if ending[state] < 0 else SPECIAL
+                plain[column, state] = NOWHERE if ending[state] < 0 else SPECIAL
             elif call[state, column] >= 0 or leaf[target] or test[target] >= 0:
-                plain[state, column] = SPECIAL
+                plain[column, state] = SPECIAL
             else:
-                plain[state, column] = target
+                plain[column, state] = target
     endings, sites = returns.shape
     start = np.zeros(endings + 1, np.int64)
     return_state = np.empty(max(1, endings) * states, np.int32)
@@ -274,7 +277,8 @@ def _grouping(groupings: Any, tally: Any, end: int) -> Any:
     used = start[fresh]
     code = FIRST
     for place in range(used, end):
-        code = mixed(mixed(code, items[0, place]), items[1, place])
+        code = (code ^ np.uint64(np.int64(items[0, place]) << 32 | items[1, place])) * FACTOR
+        code ^= code >> SHIFT
     last = len(slots) - 1
     slot = np.int64(code & np.uint64(last))
     while slots[slot] >= 0:
@@ -338,9 +342,13 @@ def _joined(
     _point(old, first_pair, pairs, groups)
     end = group_start[tally[_GROUPINGS]]
     for place in range(group_start[grouping], group_start[grouping + 1]):
-        group = items[1, place]
-        for pair in range(first_pair[group], first_pair[group + 1]):
-            items[0, end], items[1, end] = items[0, place], new[pair]
+        state, group = items[0, place], items[1, place]
+        pair, last_pair = first_pair[group], first_pair[group + 1]
+        # Mostly there is one pair or none: to write and to go on only if there is takes no branch.
+        items[0, end], items[1, end] = state, new[pair]
+        end += pair < last_pair
+        for more in range(pair + 1, last_pair):
+            items[0, end], items[1, end] = state, new[more]
             end += 1
     slots[slot] = fresh
     hashes[fresh] = code
@@ -433,7 +441,7 @@ def _enter_identities(
     """`Composer._add_identities`."""
     ending, leaf, test = machine[2], machine[3], machine[9]
     return_start, return_state, place_of_state = machine[7], machine[8], machine[12]
-    seen, states = scratch[7], np.empty(len(ending), np.int32)
+    seen, states = scratch[6], np.empty(len(ending), np.int32)
     tally[_MARK] += 1
     seen[return_state] = tally[_MARK]
     count = 0
@@ -465,7 +473,7 @@ def _identity(
         # In a leaf the frame is over: whoever returned there leaves it at once.
         target = SELF if leaf[state] else state
         effect = ~ending[state] if leaf[state] else NO_PUSH
-        group = _group(scratch, tally[_MARK], target, effect, count)
+        group = _group(scratch, len(scratch[5]) - 1, tally[_MARK], target, effect, count)
         if group == count:
             count += 1
         items[0, end], items[1, end] = state, group
@@ -474,18 +482,19 @@ def _identity(
 
 
 @inlined
-def _group(scratch: Any, mark: int, to: int, how: int, count: int) -> Any:
-    """The number of an outcome among the first ones, which is put after them if it is new."""
-    target, effect, slots, marks = scratch[3], scratch[4], scratch[5], scratch[6]
-    last = len(slots) - 1
+def _group(scratch: Any, last: int, mark: int, to: int, how: int, count: int) -> Any:
+    """The number of an outcome among the first ones, which is put after them if it is new.
+
+    It is looked for in the slots up to the last one. Those with another mark are empty.
+    """
+    target, effect, slots = scratch[3], scratch[4], scratch[5]
     slot = np.int64(mixed(mixed(FIRST, to), how) & np.uint64(last))
-    while marks[slot] == mark:
-        group = slots[slot]
+    while slots[slot] >> 32 == mark:
+        group = np.int64(np.int32(slots[slot]))
         if target[group] == to and effect[group] == how:
-            return np.int64(group)
+            return group
         slot = (slot + 1) & last
-    marks[slot] = mark
-    slots[slot] = count
+    slots[slot] = mark << 32 | count
     target[count], effect[count] = to, how
     return np.int64(count)
 
@@ -494,7 +503,7 @@ def _group(scratch: Any, mark: int, to: int, how: int, count: int) -> Any:
 def _compose(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, needed: Any) -> Any:
     """`Composer._compose` of one map and one byte class.
 
-    `WAITS` if another composition, then among the needed, has to be made first; `NO_ROOM` for want of room.
+    `WAITS` if other compositions, then the needed ones, have to be made first; `NO_ROOM` for want of room.
     """
     maps, groupings, joins, strings, guards, _ = stores
     move, call, plain, tests = machine[0], machine[1], machine[6], machine[9]
@@ -511,7 +520,7 @@ def _compose(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, need
     if (
         start[tally[_MAPS]] + most > outcomes.shape[1]
         or tally[_MAPS] == len(grouping_of_map)
-        or group_start[tally[_GROUPINGS]] + items > groupings[1].shape[1]
+        or group_start[tally[_GROUPINGS]] + items + 1 > groupings[1].shape[1]
         or tally[_GROUPINGS] == len(groupings[3])
         or joins[0][tally[_JOINS]] + 2 * most + 1 > len(joins[1])
         or tally[_JOINS] == len(joins[2])
@@ -523,14 +532,18 @@ def _compose(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, need
     old, new = scratch[0], scratch[1]
     tally[_MARK] += 1
     mark = tally[_MARK]
-    pairs = count = itself = 0
+    # Few slots for few outcomes: they stay in the caches.
+    slots = 16
+    while slots < 2 * most:
+        slots *= 2
+    pairs = count = itself = missing = 0
     for place in range(first, last):
         target, effect = outcomes[0, place], outcomes[1, place]
         state, ways = np.int64(-1), 1
         reader, string, site = np.int64(NOWHERE), np.int64(0), np.int64(-1)
         moved = np.int64(SPECIAL)
         if effect >= 0:
-            moved = np.int64(plain[target, unit])
+            moved = np.int64(plain[unit, target])
             if moved == NOWHERE:
                 continue
             if moved == SPECIAL:
@@ -566,19 +579,22 @@ def _compose(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, need
                     left, to = False, np.int64(SELF)
             if left:
                 rest = memo[to * columns + unit]
-                if rest == UNKNOWN:
-                    needed[0] = to * columns + unit
-                    return np.int64(WAITS)
-                if rest == DEAD:
+                if rest == UNKNOWN and missing < len(needed):
+                    needed[missing] = to * columns + unit
+                    missing += 1
+                if rest < 0:
                     continue
                 to = np.int64(rest)
-            group = _group(scratch, mark, to, how, count)
+            group = _group(scratch, slots - 1, mark, to, how, count)
             if group == count:
                 count += 1
                 if how < 0 and to == SELF:
                     itself += 1
             old[pairs], new[pairs] = place - first, group
             pairs += 1
+    if missing:
+        tally[_NEEDED] = missing
+        return np.int64(WAITS)
     if itself:
         pairs, count = _without_unreturnable(
             machine, groupings, scratch, tally, grouping, pairs, count, last - first
@@ -597,17 +613,16 @@ def _without_unreturnable(
 ) -> Any:
     """`Composer._drop_unreturnable`: how many pairs and outcomes are left."""
     return_start, return_state, endings = machine[7], machine[8], len(machine[4])
-    old, new, first_pair, target, effect, _, _, seen, kept = scratch
-    start, items = groupings[0], groupings[1]
-    _point(old, first_pair, pairs, groups)
+    old, new, alive, target, effect, _, seen, kept = scratch
     tally[_MARK] += 1
     mark = tally[_MARK]
     for group in range(count):
         kept[group] = effect[group] >= 0 or target[group] != SELF
-    for place in range(start[grouping], start[grouping + 1]):
-        for pair in range(first_pair[items[1, place]], first_pair[items[1, place] + 1]):
-            if kept[new[pair]]:
-                seen[items[0, place]] = mark
+    alive[:groups] = False
+    for pair in range(pairs):
+        if kept[new[pair]]:
+            alive[old[pair]] = True
+    _see(groupings, grouping, alive, seen, mark)
     grows = True
     while grows:
         grows = False
@@ -620,10 +635,10 @@ def _without_unreturnable(
                     kept[group] = grows = True
                     break
             if kept[group]:
-                for place in range(start[grouping], start[grouping + 1]):
-                    for pair in range(first_pair[items[1, place]], first_pair[items[1, place] + 1]):
-                        if new[pair] == group:
-                            seen[items[0, place]] = mark
+                for pair in range(pairs):
+                    if new[pair] == group:
+                        alive[old[pair]] = True
+                _see(groupings, grouping, alive, seen, mark)
     left = 0
     for group in range(count):
         if kept[group]:
@@ -641,16 +656,29 @@ def _without_unreturnable(
 
 
 @inlined
+def _see(groupings: Any, grouping: int, alive: Any, seen: Any, mark: int) -> None:
+    """Mark the states of the groups that are alive."""
+    start, items = groupings[0], groupings[1]
+    for place in range(start[grouping], start[grouping + 1]):
+        if alive[items[1, place]]:
+            seen[items[0, place]] = mark
+
+
+@inlined
 def _composed(key: int, machine: Any, stores: Any, scratch: Any, tally: Any, waiting: Any) -> Any:
     """A composition, and first of all those that it needs; or `NO_ROOM`."""
     memo = stores[0][3]
     waiting[0] = key
     size = 1
     while size:
-        found = _compose(waiting[size - 1], machine, stores, scratch, tally, waiting[size:])
-        if found == NO_ROOM or (found == WAITS and size + 1 == len(waiting)):
-            return np.int64(NO_ROOM)
-        size += 1 if found == WAITS else -1
+        found = np.int64(memo[waiting[size - 1]])
+        if found == UNKNOWN:
+            if size == len(waiting):
+                return np.int64(NO_ROOM)
+            found = _compose(waiting[size - 1], machine, stores, scratch, tally, waiting[size:])
+        if found == NO_ROOM:
+            return found
+        size += tally[_NEEDED] if found == WAITS else -1
     return np.int64(memo[key])
 
 
@@ -859,7 +887,7 @@ class _Composer:
         # Every group may have as many outcomes as a test has; the identities are there at once.
         most = (machine.cuts.shape[1] + 1) * states
         maps, items = max(1024, 2 * len(returns)), max(1 << 15, 2 * (most + len(return_state)))
-        self._tally = np.zeros(7, np.int64)
+        self._tally = np.zeros(8, np.int64)
         self._tally[_OUTCOMES] = descent.outcomes
         self._maps = (
             np.zeros(maps + 1, np.int64),
@@ -896,12 +924,11 @@ class _Composer:
         )
         self._scratch = (
             *np.empty((5, most + 3), np.int32),
-            _slots(most + 3),
             np.zeros(len(_slots(most + 3)), np.int64),
             np.zeros(states, np.int64),
             np.empty(most + 3, np.int32),
         )
-        self._waiting = np.empty(64, np.int64)
+        self._waiting = np.empty(most + 64, np.int64)
 
     def composition(self) -> Composition:
         """The maps of all words of a trie."""
@@ -920,7 +947,7 @@ class _Composer:
         return self._result(map_of_word)
 
     def _grow(self) -> None:
-        """Twice the room for whatever has half of it in use, or for all if nothing has, and empty slots.
+        """More room for whatever has half of it in use, or for all if nothing has, and empty slots.
 
         The numbers of maps, groupings and joins get more room apart from what these consist of: new memory
         takes more time than what is done in it.
@@ -940,29 +967,32 @@ class _Composer:
         full = [2 * used >= store.shape[-1] for used, store in stores]
         if not any(full):
             full = [True] * len(full)
-            self._scratch = _twice(self._scratch, range(len(self._scratch)), {6: 0, 7: 0})
+            self._scratch = _more(self._scratch, range(len(self._scratch)), {5: 0, 6: 0})
             self._waiting = np.empty(2 * len(self._waiting), np.int64)
         if full[0]:
-            self._maps = _twice(self._maps, (0, 2, 3, 4, 5, 6), {3: UNKNOWN})
+            self._maps = _more(self._maps, (0, 2, 3, 4, 5, 6), {3: UNKNOWN})
             # There is a row for each map at most.
-            self._rows = _twice(self._rows, (0,), {0: 0})
+            self._rows = _more(self._rows, (0,), {0: 0})
         if full[1]:
-            self._maps = _twice(self._maps, (1,))
+            self._maps = _more(self._maps, (1,))
         if full[2]:
-            self._groupings = _twice(self._groupings, (0, 2, 3))
+            self._groupings = _more(self._groupings, (0, 2, 3))
         if full[3]:
-            self._groupings = _twice(self._groupings, (1,))
-            definition.check_elements(self._groupings[1].shape[1] // 4)
+            size = self._groupings[1].shape[1]
+            definition.check_elements(size // 2)
+            # This is by far the most of what is copied, so it is copied seldom.
+            times = min(8, 4 * definition.ELEMENT_BUDGET // size)
+            self._groupings = _more(self._groupings, (1,), times=times)
         if full[4]:
-            self._joins = _twice(self._joins, (0, 2, 3, 4))
+            self._joins = _more(self._joins, (0, 2, 3, 4))
         if full[5]:
-            self._joins = _twice(self._joins, (1,))
+            self._joins = _more(self._joins, (1,))
         if full[6]:
-            self._strings = _twice(self._strings, (0, 1, 2, 3))
+            self._strings = _more(self._strings, (0, 1, 2, 3))
         if full[7]:
-            self._guards = _twice(self._guards, (0, 1))
+            self._guards = _more(self._guards, (0, 1))
         if full[8]:
-            self._rows = _twice(self._rows, (1,))
+            self._rows = _more(self._rows, (1,))
         for slots in (self._maps[4], self._groupings[2], self._joins[3], self._strings[3], self._guards[1]):
             slots.fill(EMPTY)
 
@@ -991,17 +1021,20 @@ def _slots(count: int) -> Ints:
     return np.full(1 << (2 * count).bit_length(), EMPTY, np.int32)
 
 
-def _twice(
-    arrays: tuple[Any, ...], which: Iterable[int], fills: Mapping[int, int] = MappingProxyType({})
+def _more(
+    arrays: tuple[Any, ...],
+    which: Iterable[int],
+    fills: Mapping[int, int] = MappingProxyType({}),
+    times: int = 2,
 ) -> tuple[Any, ...]:
-    """The arrays, some with twice the room along their last axes; the new room of some is filled.
+    """The arrays, some with more room along their last axes; the new room of some is filled.
 
     Room that is not filled costs nothing until it is used.
     """
     grown = list(arrays)
     for index in which:
         size = arrays[index].shape[-1]
-        grown[index] = np.empty((*arrays[index].shape[:-1], 2 * size), arrays[index].dtype)
+        grown[index] = np.empty((*arrays[index].shape[:-1], times * size), arrays[index].dtype)
         grown[index][..., :size] = arrays[index]
         if index in fills:
             grown[index][..., size:] = fills[index]
@@ -1040,7 +1073,7 @@ LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
         types.Tuple((_TABLE, _NARROW, _WIDE)),
         types.Tuple((_NARROW, _NARROW, _NARROW)),
         types.Tuple(
-            (_NARROW, _NARROW, _NARROW, _NARROW, _NARROW, _NARROW, _WIDE, _WIDE, _NARROW)
+            (_NARROW, _NARROW, _NARROW, _NARROW, _NARROW, _WIDE, _WIDE, _NARROW)
         ),
         _WIDE, _WIDE,
     ),
