@@ -338,7 +338,8 @@ class Entries(NamedTuple):
 
     def only(self, kept: Flags) -> Entries:
         """Some of the entries."""
-        return Entries(np.append(0, np.cumsum(kept))[self.first], self.said[kept])
+        which = np.flatnonzero(kept)
+        return Entries(np.searchsorted(which, self.first), self.said.take(which, axis=0))
 
 
 class Rows(NamedTuple):
@@ -495,18 +496,22 @@ def _alternatives(entries: Entries, actions: int) -> tuple[Entries, Wide, Ints]:
     first = np.append(True, entries.unit[1:] != entries.unit[:-1])[: len(entries.said)]
     first[entries.first[entries.first < len(first)]] = True
     last = np.append(first[1:], True)[: len(first)]
-    action = entries.action.astype(np.int64)
+    said = entries.said.copy()
+    action = said[:, 1]
     base, otherwise = [np.arange(actions)], [np.full(actions, -1)]
     waiting = np.flatnonzero(last & ~first) - 1
     while waiting.size:
-        keys, number = _ranked(action[waiting] * actions + action[waiting + 1])
+        keys, number = _ranked(action[waiting] * np.int64(actions) + action[waiting + 1])
         base.append(keys // actions)
         otherwise.append(keys % actions)
         action[waiting] = actions + number
         actions += len(keys)
         waiting = waiting[~first[waiting]] - 1
-    chained = Entries(entries.first, np.column_stack((entries.unit, action.astype(np.int32))))
-    return chained.only(first), np.concatenate(base), np.concatenate(otherwise).astype(np.int32)
+    return (
+        Entries(entries.first, said).only(first),
+        np.concatenate(base),
+        np.concatenate(otherwise).astype(np.int32),
+    )
 
 
 def _ranked(keys: Wide) -> tuple[Wide, Wide]:
