@@ -350,7 +350,8 @@ def depth_of(stack: int) -> int:
 
 def _packed(flags: NDArray[np.bool_]) -> Mask:
     """Flags of tokens as a mask."""
-    return np.packbits(np.pad(flags, (0, -len(flags) % 32)), bitorder="little").view(np.uint32)
+    packed = np.packbits(flags, bitorder="little")
+    return np.pad(packed, (0, -len(packed) % 4)).view(np.uint32)
 
 
 _readers: WeakKeyDictionary[Table, Reader] = WeakKeyDictionary()

@@ -30,25 +30,52 @@ from sortition.grammars.reader import (
 if TYPE_CHECKING:
     from sortition.grammars.reader import Mask, Reader, Span
 
+_ALL: Final = np.uint32(0xFFFFFFFF)
+"""A word with all bits set."""
+
+
+@intrinsic
+def _ones(typing: Any, word: Any) -> Any:
+    """How many bits of a word are set."""
+    return word(word), lambda context, builder, signature, words: builder.ctpop(words[0])
+
 
 @numba.njit(cache=True, nogil=True)
 def _grouped(token_class: Any, classes: int) -> Any:
-    """`reader.grouped`: a counting sort of what each word holds."""
+    """`reader.grouped`: a counting sort of what each word holds.
+
+    Most tokens are of one class, whose bits are found without a branch for each.
+    """
+    often = np.zeros(classes, np.int32)
+    for token in range(0, len(token_class), 64):
+        often[token_class[token]] += 1
+    usual = often.argmax()
     unit = np.empty(len(token_class), np.int32)
     word = np.empty(len(token_class), np.uint32)
-    bits = np.zeros(len(token_class), np.uint32)
+    bits = np.empty(len(token_class), np.uint32)
     starts = np.zeros(classes + 1, np.int32)
     last = np.full(classes, -1, np.int32)
     found = 0
     for first in range(0, len(token_class), 32):
+        tokens = token_class[first : first + 32]
+        usually = np.uint32(0)
+        for token in range(len(tokens)):
+            usually |= np.uint32(tokens[token] == usual) << np.uint32(token)
         begin = found
-        for token in range(first, min(first + 32, len(token_class))):
-            number = token_class[token]
+        if usually:
+            unit[found], word[found], bits[found] = usual, first >> 5, usually
+            found += 1
+        others = ~usually & np.uint32(_ALL >> np.uint32(32 - len(tokens)))
+        while others:
+            below = ~others & (others - np.uint32(1))
+            number = tokens[np.int64(_ones(below))]
             if last[number] < begin:
-                last[number], unit[found], word[found] = found, number, first >> 5
-                starts[number + 1] += 1
+                last[number], unit[found], word[found], bits[found] = found, number, first >> 5, 0
                 found += 1
-            bits[last[number]] |= np.uint32(1) << np.uint32(token & 31)
+            bits[last[number]] |= below + np.uint32(1)
+            others &= others - np.uint32(1)
+    for number in unit[:found]:
+        starts[number + 1] += 1
     for number in range(classes):
         starts[number + 1] += starts[number]
     place = starts[:-1].copy()
@@ -66,12 +93,6 @@ def grouped(
     """`reader.grouped`."""
     found: tuple[NDArray[np.int32], Mask, Mask] = _grouped(token_class.astype(np.int32, copy=False), classes)
     return found
-
-
-@intrinsic
-def _ones(typing: Any, word: Any) -> Any:
-    """How many bits of a word are set."""
-    return word(word), lambda context, builder, signature, words: builder.ctpop(words[0])
 
 
 @numba.njit(cache=True, nogil=True)

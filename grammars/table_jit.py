@@ -24,29 +24,30 @@ if TYPE_CHECKING:
 def _classes(map_of_word: Any, word_of_token: Any, start: Any, outcomes: Any) -> Any:
     """`table.classes_of`."""
     classes = np.empty(len(start), np.int64)
-    # `DEAD` finds what is none in one more place at the end.
-    class_of_map = np.zeros(len(start), np.int64)
-    class_of_map[DEAD] = -1
+    # `DEAD` finds class 0 in one more place at the end; -1 is not known yet.
+    class_of_map = np.full(len(start), -1, np.int32)
+    class_of_map[DEAD] = 0
     token_class = np.empty(len(word_of_token), np.int32)
     count = 0
     for token in range(len(word_of_token)):
         number = map_of_word[word_of_token[token]]
-        if class_of_map[number] == 0:
+        unit = class_of_map[number]
+        if unit < 0:
             classes[count] = number
             count += 1
-            class_of_map[number] = count
-        token_class[token] = max(class_of_map[number], 0)
+            class_of_map[number] = unit = count
+        token_class[token] = unit
     token_classes = count + 1
     at = 0
     while at < count:
         for place in range(start[classes[at]], start[classes[at] + 1]):
             remainder = outcomes[0, place]
-            if outcomes[1, place] < 0 and remainder != SELF and class_of_map[remainder] == 0:
+            if outcomes[1, place] < 0 and remainder != SELF and class_of_map[remainder] < 0:
                 classes[count] = remainder
                 count += 1
                 class_of_map[remainder] = count
         at += 1
-    return classes[:count].copy(), class_of_map[:-1], token_classes, token_class
+    return classes[:count].copy(), np.maximum(class_of_map[:-1], 0), token_classes, token_class
 
 
 def classes_of(composition: Composition) -> tuple[Wide, Wide, int, Ints]:

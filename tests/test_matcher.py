@@ -289,6 +289,17 @@ def test_compiled_masks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(compared.values()) > 40
 
 
+@pytest.mark.parametrize("size", [1, 32, 33, 1000])
+@pytest.mark.parametrize("usual", [0.0, 0.8, 1.0])
+def test_tokens_are_grouped_the_same(size: int, usual: float) -> None:
+    loops = pytest.importorskip("sortition.grammars.reader_jit")
+    draw = np.random.default_rng(size)
+    token_class = np.where(draw.random(size) < usual, 3, draw.integers(0, 40, size)).astype(np.int32)
+    expected = reader.grouped(token_class, 40)
+    for ours, theirs in zip(loops.grouped(token_class, 40), expected, strict=True):
+        assert np.array_equal(ours, theirs) and ours.dtype == theirs.dtype
+
+
 def parts(found: Any) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) else (found,)
 
