@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
 from itertools import accumulate, product
 from math import prod
-from typing import Final, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, alternative, concat, counted, literal
@@ -149,12 +149,13 @@ def unordered_object_of(
 ) -> Graph:
     """As `object_of`, but the declared members come in any order.
 
-    Sets tell which of them are written: of those that must be there or fulfil a wish, or of all where they
-    are counted. Only those that fulfil wishes or are counted come once at most. The others may come twice:
-    the last one counts, and each is valid.
+    Sets tell which of them are written: of those that must be there or whose absence fulfils a wish, or of
+    all where they are counted. Those that are counted come once at most, and one that is the first to fulfil
+    a wish is the last of its key: its ways must exclude each other. The others may come twice: the last one
+    counts, and each is valid.
 
-    Each set is one node, ("after", set, n, m), with n and m as in `object_of`: a comma and the member that
-    follows are a rule of their own, given by `called`, which all sets share.
+    A node is a set with n and m as in `object_of` and the set of those that were first to fulfil a wish. A
+    comma and the member that follows are a rule of their own, given by `called`, which all nodes share.
 
     Raises:
         TooLarge: it takes too much work.
@@ -162,65 +163,104 @@ def unordered_object_of(
     _expect_pairs(members)
     counting = _Counting.of(members, bool(others), low, high, bool(wishes))
     bits = _bits(members, counting.matters)
-    without = [(bit, member.left_out) for bit, member in zip(bits, members, strict=True)]
-    groups: dict[tuple[int, Marks], list[tuple[Expr, Expr]]] = {}
-    for bit, key, value in [
-        *((bit, member.key, member.value) for bit, member in zip(bits, members, strict=True)),
-        *((0, key, value) for key, value in others),
-    ]:
-        for expr, marks in value:
-            if expr is not NOTHING:
-                groups.setdefault((bit, marks), []).append((key, expr))
-    reached = _reached([[marks for _, marks in groups]])
     told_apart = max(bits, default=0).bit_length()
     if told_apart > 1:
         meter().budget = SETS_BUDGET
-    ways = (len(groups) * len(reached) * (counting.top + 1)) << told_apart
+    groups = _groups(members, others, bits)
+    ways = (len(groups) * (counting.top + 1)) << told_apart
     expect(EDGE_STEPS * ways // 2, f"an object of {told_apart} keys in any order")
-    once = sum(bits) if counting.matters else sum({bit for bit, marks in groups if marks != Marks()})
     needed = sum(bit for bit, member in zip(bits, members, strict=True) if member.required)
+    without = [
+        (bit, each.left_out) for bit, each in zip(bits, members, strict=True) if each.left_out != Marks()
+    ]
     close = concat(whitespace.before_close, literal(b"}"))
     every = (1 << wishes) - 1
-    edges = _Edges()
     bodies = {group: _pairs(pairs, whitespace) for group, pairs in groups.items()}
     following = {
         group: called((whitespace, *pairs), concat(literal(b","), whitespace.after_comma, bodies[group]))
         for group, pairs in groups.items()
     }
+    # Numbers stand for what is fulfilled in the names of nodes: there are many.
+    reached = _reached([[group.marks for group in groups]])
+    number = {done: place for place, done in enumerate(reached)}
+    onward = [[(group, number[done.then(group.marks)]) for group in groups] for done in reached]
 
     @cache
-    def next_member(group: tuple[int, Marks], last: int | None) -> Expr:
+    def next_member(group: _Group, last: int | None) -> Expr:
         """A comma, the last one that may be before such a member, and the member."""
         call = following[group]
         return concat(whitespace.before_comma, call if last is None else counted(call, 1, 0, last))
 
-    def fulfilled(done: Marks, written: int) -> int:
-        """The wishes that are fulfilled if no member follows."""
-        return reduce(Marks.then, (marks for bit, marks in without if not written & bit), done).fulfilled
-
-    # Numbers stand for what is fulfilled in the names of nodes: there are many.
-    number = {done: each for each, done in enumerate(reached)}
-    onward = [[(group, number[done.then(group[1])]) for group in following] for done in reached]
-    for count, (place, done), written in product(
-        range(counting.top + 1), enumerate(reached), range(1 << told_apart)
-    ):
-        after = ("after", written, count, place)
+    def after(written: int, count: int, place: int, first: int) -> Iterator[tuple[_Group, _Written]]:
+        """The members that may follow, and the nodes after them."""
         if not counting.is_full(count):
             total = counting.after(count)
             for group, then in onward[place]:
-                bit = group[0]
-                if not written & bit & once:
-                    last = counting.last_comma((needed & ~(written | bit)).bit_count(), total)
-                    edges.add(after, next_member(group, last), ("after", written | bit, total, then))
-        if written & needed == needed and count >= counting.least and fulfilled(done, written) == every:
-            edges.add(after, close, "end")
-    if not counting.is_full(0):
-        for (bit, marks), body in bodies.items():
-            edges.add("first", body, ("after", bit, counting.after(0), number[Marks().then(marks)]))
+                if not (first & group.member or (counting.matters and written & group.bit)):
+                    fulfilling = group.member if then != place else 0
+                    yield group, (written | group.bit, total, then, first | fulfilling)
+
+    def is_complete(written: int, count: int, place: int, _: int) -> bool:
+        left_out = (marks for bit, marks in without if not written & bit)
+        fulfilled = reduce(Marks.then, left_out, reached[place]).fulfilled
+        return written & needed == needed and count >= counting.least and fulfilled == every
+
+    edges = _Edges()
+    nothing: _Written = (0, 0, 0, 0)
+    nodes: dict[_Written, None] = {}
+    for group, then in after(*nothing):
+        nodes[then] = None
+        edges.add("first", bodies[group], then)
+    waiting = list(nodes)
+    for node in waiting:
+        if is_complete(*node):
+            edges.add(node, close, "end")
+        for group, then in after(*node):
+            if then not in nodes:
+                nodes[then] = None
+                waiting.append(then)
+            last = counting.last_comma((needed & ~then[0]).bit_count(), then[1])
+            edges.add(node, next_member(group, last), then)
     edges.add("start", concat(literal(b"{"), whitespace.after_open), "first")
-    if not needed and low == 0 and fulfilled(Marks(), 0) == every:
+    if low == 0 and is_complete(*nothing):
         edges.add("start", concat(literal(b"{"), whitespace.inside_empty, literal(b"}")), "end")
     return edges.graph("start", "end")
+
+
+class _Group(NamedTuple):
+    """Members that are alike wherever they stand.
+
+    Attributes:
+        bit: of the key in the sets of written ones, 0 if it is not told apart.
+        member: of the key in the sets of those that were first to fulfil a wish, 0 if it can fulfil none.
+        marks: what such a member fulfils.
+    """
+
+    bit: int
+    member: int
+    marks: Marks
+
+
+_Written: TypeAlias = tuple[int, int, int, int]
+"""The set of keys that are written, how many there are, the number of what is fulfilled, and by whom."""
+
+
+def _groups(
+    members: Sequence[Member], others: Sequence[tuple[Expr, Value]], bits: Sequence[int]
+) -> dict[_Group, list[tuple[Expr, Expr]]]:
+    """Keys and values of all members by their groups."""
+    groups: dict[_Group, list[tuple[Expr, Expr]]] = {}
+    for index, (bit, member) in enumerate(zip(bits, members, strict=True)):
+        fulfils = any(marks != Marks() for _, marks in member.value)
+        for expr, marks in member.value:
+            if expr is not NOTHING:
+                group = _Group(bit, 1 << index if fulfils else 0, marks)
+                groups.setdefault(group, []).append((member.key, expr))
+    for key, value in others:
+        for expr, marks in value:
+            if expr is not NOTHING:
+                groups.setdefault(_Group(0, 0, marks), []).append((key, expr))
+    return groups
 
 
 def _pairs(pairs: Iterable[tuple[Expr, Expr]], whitespace: Whitespace) -> Expr:
@@ -237,8 +277,7 @@ def _bits(members: Sequence[Member], all_of_them: bool) -> list[int]:
     """The bit of each member in the sets of written ones, 0 for those that are not told apart."""
     bits, bit = [], 1
     for member in members:
-        matters = member.required or member.left_out != Marks()
-        if all_of_them or matters or any(marks != Marks() for _, marks in member.value):
+        if all_of_them or member.required or member.left_out != Marks():
             bits.append(bit)
             bit *= 2
         else:

@@ -470,7 +470,9 @@ class _Lowering:
 
     def _member(self, value: Terms, met: Sequence[Met], repeats: bool) -> _Ways:
         """The rules for the value of a member, by the wishes that it fulfils."""
-        return self._named(list(member_ways(value, met, repeats, self.logic.possible)))
+        return self._named(
+            list(member_ways(value, met, repeats, self.any_order and not repeats, self.logic.possible))
+        )
 
     def _other_key(self, names: frozenset[str], keys: Automaton | None, name_terms: Terms) -> str:
         """The rule for keys that are not declared: those of an automaton, or all, under `propertyNames`."""

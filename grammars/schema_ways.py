@@ -121,7 +121,7 @@ def met_without(objects: Objects, name: str) -> Marks:
 
 
 def member_ways(
-    value: Terms, met: Sequence[Met], repeats: bool, possible: Possible
+    value: Terms, met: Sequence[Met], repeats: bool, exclusive: bool, possible: Possible
 ) -> Iterator[tuple[Terms, Marks]]:
     """The ways to write the value of a member.
 
@@ -129,6 +129,7 @@ def member_ways(
         value: the terms that it fulfils in any case.
         met: the wishes that a member with its key may fulfil, and by which values.
         repeats: whether a later member may have the same key, so that readers see its value instead.
+        exclusive: whether no value may be written in two ways.
         possible: whether a value for terms exists.
     """
     wishes: dict[Terms, int] = {}
@@ -144,8 +145,12 @@ def member_ways(
         for chosen in combinations(uncertain, size):
             charge(WAY_STEPS * (1 + size))
             terms, marked = value, 0
-            for wish, bits in chosen:
-                terms, marked = joined(terms, wish), marked | bits
+            for each in uncertain:
+                wish, bits = each
+                if each in chosen:
+                    terms, marked = joined(terms, wish), marked | bits
+                elif exclusive:
+                    terms = joined(terms, opposite(wish))
             if repeats:
                 yield terms, Marks(certain, marked, everything & ~marked)
             else:
