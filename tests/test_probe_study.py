@@ -384,5 +384,7 @@ def test_one_line_for_a_test() -> None:
         so.assert_batch_invariant(
             model, Tokenizer(), ["hello", "a b c"], batch_sizes=[3], steps=3, require="bitwise"
         )
+    with pytest.raises(AssertionError, match="out of time"):
+        so.assert_batch_invariant(planted.invariant(planted.llama(0)), Tokenizer(), ["hello"], seconds=0)
     with pytest.raises(ValueError, match="2 rows or more"):
         so.assert_batch_invariant(model, Tokenizer(), ["hello"], batch_sizes=[1])

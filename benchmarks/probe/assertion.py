@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sortition.benchmarks.probe.conditions import condition
+from sortition.benchmarks.probe.deadline import Deadline
 from sortition.benchmarks.probe.findings import Findings
 from sortition.benchmarks.probe.options import Options
 from sortition.benchmarks.probe.study import study
@@ -24,6 +25,7 @@ def assert_batch_invariant(
     batch_sizes: Sequence[int] = (2, 8),
     steps: int = 8,
     require: Requirement = "tokens",
+    seconds: float | None = None,
 ) -> Findings:
     """Fail unless a model of transformers says the same alone, in batches, at their ends and beside padding.
 
@@ -33,12 +35,14 @@ def assert_batch_invariant(
         batch_sizes: rows, each 2 or more.
         steps: tokens after each prompt.
         require: "tokens", or "bitwise" for all bits of all logits.
+        seconds: after which nothing new is begun, so that the answer may stay open; None for no end.
 
     Returns:
         what was found, if that is within the requirement.
 
     Raises:
-        AssertionError: it is not; the message says under what, how often, and why as far as that is known.
+        AssertionError: it is not, or that is still open; the message says under what, how often, and why as
+            far as that is known.
         ValueError: no prompts, batches of one, or another requirement.
     """
     if require not in ("tokens", "bitwise"):
@@ -54,7 +58,11 @@ def assert_batch_invariant(
     )
     target = TransformersTarget(model, tokenizer)
     findings = study(
-        target, target.prompts(prompts), conditions, Options(steps=steps, require=require, asked=True)
+        target,
+        target.prompts(prompts),
+        conditions,
+        Options(steps=steps, require=require, asked=True),
+        deadline=Deadline(seconds),
     )
     if findings.verdict.answer != "within":
         raise AssertionError("\n".join((findings.verdict.headline, *findings.verdict.reasons)))
