@@ -37,6 +37,9 @@ CACHED_RULES: Final = 1 << 14
 CACHED_SPANS: Final = 1 << 14
 """Places whose spans of counts are known, per table: few, as they are cleared at once."""
 
+FAR: Final = 1024
+"""A mask that takes so many changes of words, some microseconds, is what others may be made from."""
+
 FRAME_BITS: Final = 64
 COUNT_BITS: Final = 32
 _FRAME: Final = (1 << FRAME_BITS) - 1
@@ -102,6 +105,8 @@ class Reader:
         )
         self.words = (table.token_classes + 31) // 32
         self.eligible = _packed(table.token_class != 0)
+        # The bits of some classes and their tokens, to make others from: none, at first.
+        self.near: tuple[Mask, Mask] = np.zeros(self.words, np.uint32), np.zeros_like(self.eligible)
         # Views give one number in a third of the time that arrays take.
         self._class_of_token = table.token_class.data
         self._row_of_state, self._first_entry = self.row_of_state.data, self.first_entry.data
@@ -280,8 +285,12 @@ class Reader:
         for _ in range(2):
             if len(self.masks) >= room:
                 self.masks.popitem(last=False)
-        mask = self.masks[bits] = accelerate.best(tokens_of)(self, np.frombuffer(bits, np.uint32))
+        classes = np.frombuffer(bits, np.uint32)
+        mask, changes = accelerate.best(tokens_of)(self, classes, *self.near)
         mask.setflags(write=False)
+        if changes >= FAR:
+            self.near = classes, mask
+        self.masks[bits] = mask
         return mask
 
 
@@ -317,19 +326,28 @@ def survivors(reader: Reader, state: int, count: int, stack: int) -> tuple[Mask,
     return bits, spans
 
 
-def tokens_of(reader: Reader, bits: Mask) -> Mask:
-    """The tokens of the classes whose bits are set."""
-    wanted = np.unpackbits(bits.view(np.uint8), count=reader.token_classes, bitorder="little").view(np.bool_)
+def tokens_of(reader: Reader, bits: Mask, near_bits: Mask, near: Mask) -> tuple[Mask, int]:
+    """The tokens of the classes whose bits are set, and how many changes of words they took.
+
+    Most masks hold few tokens, or nearly all that there are, or are near one whose bits are known: it is made
+    from the nearest of these.
+    """
+    wanted, known = (
+        np.unpackbits(each.view(np.uint8), count=reader.token_classes, bitorder="little").view(np.bool_)
+        for each in (bits, near_bits)
+    )
+    # Class 0 is in no mask.
+    every = np.arange(reader.token_classes) > 0
+    begins = ((np.zeros_like(wanted), np.zeros_like(near)), (every, reader.eligible), (known, near))
     sizes = np.diff(reader.class_start)
-    # Most masks hold few tokens or nearly all that there are: begin at the nearer end.
-    most = bool(2 * sizes[wanted].sum() > sizes[1:].sum())
-    changed = np.zeros_like(reader.eligible)
-    # Neighbouring classes are one slice. Class 0 is in no mask.
-    wanted[0] = most
-    edges = np.flatnonzero(np.diff(wanted != most, prepend=False, append=False))
+    away = [int(sizes[wanted != classes].sum()) for classes, _ in begins]
+    classes, mask = begins[away.index(min(away))]
+    changed = np.zeros_like(mask)
+    # Neighbouring classes are one slice.
+    edges = np.flatnonzero(np.diff(wanted != classes, prepend=False, append=False))
     for first, last in reader.class_start[edges].reshape(-1, 2).tolist():
         np.bitwise_or.at(changed, reader.class_word[first:last], reader.class_bits[first:last])
-    return reader.eligible ^ changed if most else changed
+    return mask ^ changed, min(away)
 
 
 def narrowed(span: Span, count: int, low: int, high: int) -> Span:

@@ -174,6 +174,8 @@ def _survivors(
 
 def survivors(read: Reader, state: int, count: int, stack: int) -> tuple[Mask, list[Span]]:
     """`reader.survivors`."""
+    if read.conditional_start[state] == read.conditional_start[state + 1]:
+        return read.certain[read.row_of_state[state], : read.words], [(0, ENDLESS)]
     bits, spans = _survivors(
         read.conditional_start,
         read.conditional,
@@ -197,32 +199,51 @@ def survivors(read: Reader, state: int, count: int, stack: int) -> tuple[Mask, l
 
 @numba.njit(cache=True, nogil=True)
 def _tokens_of(
-    bits: Any, classes: int, class_start: Any, class_word: Any, class_bits: Any, eligible: Any
+    bits: Any,
+    near_bits: Any,
+    near: Any,
+    classes: int,
+    class_start: Any,
+    class_word: Any,
+    class_bits: Any,
+    eligible: Any,
 ) -> Any:
     """`reader.tokens_of`."""
-    wanted = 0
+    wanted = differing = 0
     for number in range(1, classes):
+        size = class_start[number + 1] - class_start[number]
         if bits[number >> 5] >> np.uint32(number & 31) & np.uint32(1):
-            wanted += class_start[number + 1] - class_start[number]
-    # Most masks hold few tokens or nearly all that there are: begin at the nearer end.
-    most = 2 * wanted > class_start[classes] - class_start[1]
-    mask = eligible.copy() if most else np.zeros_like(eligible)
+            wanted += size
+        if (bits[number >> 5] ^ near_bits[number >> 5]) >> np.uint32(number & 31) & np.uint32(1):
+            differing += size
+    others = class_start[classes] - class_start[1] - wanted
+    if differing < min(wanted, others):
+        changed, mask = bits ^ near_bits, near.copy()
+    elif others < wanted:
+        changed, mask = ~bits, eligible.copy()
+    else:
+        changed, mask = bits.copy(), np.zeros_like(eligible)
     for number in range(1, classes):
-        if (bits[number >> 5] >> np.uint32(number & 31) & np.uint32(1) != 0) != most:
-            # Slices, because indices of slices that count up from 0 are not checked: twice as fast.
-            words = class_word[class_start[number] : class_start[number + 1]]
-            held = class_bits[class_start[number] : class_start[number + 1]]
-            for place in range(len(words)):
-                mask[words[place]] ^= held[place]
-    return mask
+        if changed[number >> 5] >> np.uint32(number & 31) & np.uint32(1):
+            # Numba does not check whether unsigned numbers count from the end: twice as fast.
+            for place in range(np.uint64(class_start[number]), np.uint64(class_start[number + 1])):
+                mask[class_word[place]] ^= class_bits[place]
+    return mask, min(wanted, others, differing)
 
 
-def tokens_of(read: Reader, bits: Mask) -> Mask:
+def tokens_of(read: Reader, bits: Mask, near_bits: Mask, near: Mask) -> tuple[Mask, int]:
     """`reader.tokens_of`."""
-    mask: Mask = _tokens_of(
-        bits, read.token_classes, read.class_start, read.class_word, read.class_bits, read.eligible
+    found: tuple[Mask, int] = _tokens_of(
+        bits,
+        near_bits,
+        near,
+        read.token_classes,
+        read.class_start,
+        read.class_word,
+        read.class_bits,
+        read.eligible,
     )
-    return mask
+    return found
 
 
 REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
@@ -261,5 +282,14 @@ LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
         types.int64,
         _read_only(types.int64, 1),
     ),
-    _tokens_of: (_read_only(types.uint32, 1), types.int64, _NARROW, _MASK, _MASK, _MASK),
+    _tokens_of: (
+        _read_only(types.uint32, 1),
+        _read_only(types.uint32, 1),
+        _read_only(types.uint32, 1),
+        types.int64,
+        _NARROW,
+        _MASK,
+        _MASK,
+        _MASK,
+    ),
 }
