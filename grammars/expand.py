@@ -5,11 +5,13 @@ For vocabularies that lack bytes, because what they strand depends on the count;
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from sortition.grammars.errors import TooLarge
 from sortition.grammars.machine import ENDLESS, Machine
 from sortition.grammars.work import charge, metered
 
@@ -25,13 +27,24 @@ def expanded(machine: Machine) -> Machine:
     """
     if not len(machine.step):
         return machine
-    with metered():
-        return _Expansion(machine).result()
+    with metered() as meter:
+        try:
+            return _Expansion(machine).result()
+        except TooLarge:
+            raise TooLarge(
+                "this vocabulary lacks bytes as tokens of their own: to count, the grammar takes more than"
+                f" {meter.budget:,} steps to make",
+                hint="lower the bounds of lengths and of numbers of items",
+            ) from None
 
 
 class _Expansion:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._move, self._call, self._test, self._step, self._cuts = (
+            table.tolist() for table in (machine.move, machine.call, machine.test, machine.step, machine.cuts)
+        )
+        self._returning = machine.returns.T.tolist()
         # Tests cannot tell greater counts apart.
         self._most = int(machine.cuts[machine.cuts < ENDLESS].max(initial=0))
         # States with counts, as they were reached, and the number of each.
@@ -52,7 +65,7 @@ class _Expansion:
             calls.append([site for _, site in edges])
         returns = np.full((len(machine.returns), len(self._sites)), -1, np.int32)
         for (site, count), number in self._sites.items():
-            for ending, state in enumerate(machine.returns[:, site].tolist()):
+            for ending, state in enumerate(self._returning[site]):
                 returns[ending, number] = self._states[state, count] if state >= 0 else -1
         kept = np.array([state for state, _ in self._reached])
         return replace(
@@ -69,13 +82,12 @@ class _Expansion:
 
     def _edge(self, state: int, count: int, column: int) -> tuple[int, int]:
         """The next state and the site that is pushed."""
-        machine = self._machine
-        target, site = int(machine.move[state, column]), int(machine.call[state, column])
-        if target >= 0 and site < 0 and machine.test[target] >= 0:
-            test = machine.test[target]
-            count = min(count + int(machine.step[test]), self._most)
-            outcome = int((machine.cuts[test] <= count).sum())
-            target, site = int(machine.move[target, outcome]), int(machine.call[target, outcome])
+        target, site = self._move[state][column], self._call[state][column]
+        if target >= 0 and site < 0 and self._test[target] >= 0:
+            test = self._test[target]
+            count = min(count + self._step[test], self._most)
+            outcome = bisect_right(self._cuts[test], count)
+            target, site = self._move[target][outcome], self._call[target][outcome]
         if target < 0:
             return -1, -1
         if site < 0:
@@ -92,7 +104,7 @@ class _Expansion:
         number = self._sites.setdefault((site, count), len(self._sites))
         charge(len(self._machine.returns))
         # What a site returns to is reached from below, whatever is above.
-        for state in self._machine.returns[:, site].tolist():
+        for state in self._returning[site]:
             if state >= 0:
                 self._state(state, count)
         return number

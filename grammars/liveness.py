@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from sortition.grammars import accelerate
 from sortition.grammars.compose import spread
+from sortition.grammars.partition import distinct_columns
 
 if TYPE_CHECKING:
     from sortition.grammars.machine import Machine
@@ -46,7 +47,8 @@ class Frames:
         plain: int64 [2, edges], source and target of steps that stay in the frame.
         calls: int64 [3, edges], source, site and target of steps that enter a frame above.
         ended: int64 [2, pairs], state and ending of frames that can end there.
-        below: int64 [2, pairs], state and site of frames that can be entered from there.
+        entered: int64 [2, calls], state and site of frames that are entered from there.
+        onward: int64 [2, edges], source and target of what goes on in a frame, over frames above it, too.
         returns: int64 [endings + 1, sites + 1], -1 where this never happens.
         states: number of states, the machine's and the others.
     """
@@ -54,7 +56,8 @@ class Frames:
     plain: Wide
     calls: Wide
     ended: Wide
-    below: Wide
+    entered: Wide
+    onward: Wide
     returns: Wide
     states: int
 
@@ -126,15 +129,27 @@ def _frames(machine: Machine, plain: Wide, calls: Wide, ended: Wide, states: int
     order = np.argsort(returning, kind="stable")
     first = np.searchsorted(returning[order], np.arange(sites + 1))
     which, at = spread(first[site], first[site + 1] - first[site])
-    onward = machine.returns[ending[order][at], site[which]].astype(np.int64)
-    below = accelerate.best(spread_labels)(
-        np.concatenate([plain[0], caller[which]]),
-        np.concatenate([plain[1], onward]),
-        np.append(calls[2], 0),
-        np.append(calls[1], sites),
-        (states + 1, sites + 1),
+    returning_to = machine.returns[ending[order][at], site[which]].astype(np.int64)
+    onward = np.hstack([plain, np.stack([caller[which], returning_to])])
+    entered = np.stack([np.append(calls[2], 0), np.append(calls[1], sites)])
+    return Frames(plain, calls, ended, entered, onward, returns, states + 1)
+
+
+def sites_below(frames: Frames, safe: Flags) -> Wide:
+    """int64 [2, pairs]: the states, and the sites that can be below their frames.
+
+    One site stands for all from which the same endings return to safe states: there may be thousands.
+    """
+    kinds, kind_of_site = distinct_columns((frames.returns >= 0) & safe[frames.returns])
+    found = accelerate.best(spread_labels)(
+        frames.onward[0],
+        frames.onward[1],
+        frames.entered[0],
+        kind_of_site[frames.entered[1]],
+        (frames.states, len(kinds)),
     )
-    return Frames(plain, calls, ended, np.stack(places(below)), returns, states + 1)
+    state, kind = places(found)
+    return np.stack([state, kinds[kind]])
 
 
 def safe_states(frames: Frames) -> Flags:
@@ -149,7 +164,7 @@ def safe_states(frames: Frames) -> Flags:
             if (more == ends).all():
                 break
             ends = more
-        still = safe & ~_stuck(frames, safe, ends)
+        still = safe & ~_stuck(frames, safe, ends, sites_below(frames, safe))
         if (still == safe).all():
             return safe
         safe = still
@@ -166,6 +181,7 @@ def room_needed(frames: Frames, safe: Flags, limit: int) -> tuple[Wide, Wide]:
     good = np.zeros(frames.states, np.bool_)
     ends = np.zeros((frames.states, len(frames.returns)), np.bool_)
     whatever_ends = True
+    below = sites_below(frames, safe)
     for room in range(limit + 1):
         before, ends_before = good, ends
         source, site, onward = _returns_of_calls(frames, good, ends)
@@ -177,7 +193,7 @@ def room_needed(frames: Frames, safe: Flags, limit: int) -> tuple[Wide, Wide]:
                 returns_well = ((frames.returns >= 0) & good[returned]).any(axis=0) | (site_need < room)
             usable = returns_well[site] & good[onward]
             ends = _endings(frames, good, np.stack([source[usable], onward[usable]]))
-            still = good & ~_stuck(frames, safe, ends)
+            still = good & ~_stuck(frames, safe, ends, below)
             if (still == good).all():
                 break
             good = still
@@ -211,9 +227,9 @@ def _returns_of_calls(frames: Frames, good: Flags, ends: Flags) -> tuple[Wide, W
     return source, site, onward
 
 
-def _stuck(frames: Frames, safe: Flags, ends: Flags) -> Flags:
+def _stuck(frames: Frames, safe: Flags, ends: Flags, below: Wide) -> Flags:
     """States with a call site below for which no ending in reach returns to a safe state."""
-    state, site = frames.below
+    state, site = below
     facts, ending = places(ends)
     first = np.searchsorted(facts, np.arange(frames.states + 1))
     which, at = spread(first[state], first[state + 1] - first[state])

@@ -14,7 +14,7 @@ from numba import types
 
 from sortition.grammars import liveness
 from sortition.grammars.jit import sort
-from sortition.grammars.liveness import NEVER, Flags, Frames, Ints, Wide
+from sortition.grammars.liveness import NEVER, Flags, Frames, Ints, Wide, sites_below
 
 
 @numba.njit(nogil=True)
@@ -240,7 +240,7 @@ def _room(
 
 def room_needed(frames: Frames, safe: Flags, limit: int) -> tuple[Wide, Wide]:
     """`liveness.room_needed`."""
-    tables = frames.plain, frames.calls, frames.ended, frames.below, frames.returns
+    tables = frames.plain, frames.calls, frames.ended, sites_below(frames, safe), frames.returns
     need, site_need = _room(*map(np.ascontiguousarray, tables), frames.states, safe, limit)
     return need, site_need
 
@@ -248,7 +248,7 @@ def room_needed(frames: Frames, safe: Flags, limit: int) -> tuple[Wide, Wide]:
 def spread_labels(source: Wide, target: Wide, states: Wide, labels: Wide, shape: tuple[int, int]) -> Flags:
     """`liveness.spread_labels`."""
     seen = np.zeros(shape, np.bool_)
-    _spread(source, target, states, labels, seen)
+    _spread(*map(np.ascontiguousarray, (source, target, states, labels)), seen)
     return seen
 
 

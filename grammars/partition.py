@@ -69,11 +69,11 @@ class UnitClasses:
         return np.repeat(values[self.unit_class], sizes)
 
 
-def distinct_columns(table: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def distinct_columns(table: NDArray[np.integer | np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """One column of each kind, and which kind each column is, both in order of first appearance.
 
     Args:
-        table: integer [rows, columns].
+        table: integer or bool [rows, columns].
 
     Returns:
         int64 [kinds], columns that stand for their kind, and int64 [columns], the kind of each.
@@ -119,7 +119,7 @@ def coarsest_partition(
     """
     _, labels = np.unique(labels, return_inverse=True)
     offsets = np.cumsum([0] + [len(rows) for rows in successors]).tolist()
-    before = _predecessors(offsets, successors)
+    before = predecessors(offsets, successors)
     next_label = int(labels.max()) + 1 if len(labels) else 0
     # One more label for "no successor", reached through index -1.
     padded = np.append(labels.astype(np.int32), np.int32(-1))
@@ -134,9 +134,11 @@ def coarsest_partition(
                 continue
             inside = affected[first:last]
             places = np.array(inside)
-            signatures = padded[rows[places - offset]]
-            for item, label, signature in zip(inside, padded[places].tolist(), signatures, strict=True):
-                groups.setdefault((label, signature.tobytes()), []).append(item)
+            signatures = padded[rows[places - offset]].tobytes()
+            length = len(signatures) // len(inside)
+            beginnings = range(0, len(signatures), length) if length else [0] * len(inside)
+            for item, label, begin in zip(inside, padded[places].tolist(), beginnings, strict=True):
+                groups.setdefault((label, signatures[begin : begin + length]), []).append(item)
         by_label: dict[int, list[list[int]]] = {}
         for (label, _), items in groups.items():
             by_label.setdefault(label, []).append(items)
@@ -173,7 +175,7 @@ def coarsest_partition(
     return renumbered
 
 
-def _predecessors(offsets: Sequence[int], successors: Sequence[NDArray[np.integer]]) -> dict[int, list[int]]:
+def predecessors(offsets: Sequence[int], successors: Sequence[NDArray[np.integer]]) -> dict[int, list[int]]:
     """The items that lead to each item; arguments as `coarsest_partition`, and where each kind begins."""
     found = []
     for offset, rows in zip(offsets, successors, strict=False):

@@ -17,7 +17,8 @@ from sortition.grammars import table as table_module
 from sortition.grammars.errors import GrammarError, TooLarge, Unsatisfiable
 from sortition.grammars.expand import expanded
 from sortition.grammars.expr import Call, alternative, concat, literal, one_of, repeat, star
-from sortition.grammars.liveness import Frames, room_needed
+from sortition.grammars.json_schema import json_schema
+from sortition.grammars.liveness import Frames, room_needed, sites_below
 from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Room, Walk, allowed_tokens, read
 from sortition.grammars.table import Table, build_table
@@ -338,6 +339,22 @@ def test_missing_bytes_leave_no_dead_ends(limit: int, monkeypatch: pytest.Monkey
             continue
         checked += check_no_dead_ends(table)
     assert checked >= 15
+
+
+def test_sites_that_return_alike_are_told_apart_by_nobody() -> None:
+    # Each of 60 counts is a site below each of the 60 states of a string.
+    schema = {"type": "array", "maxItems": 60, "items": {"type": "string", "maxLength": 60}}
+    frames = Frames.of_bytes(expanded(json_schema(schema).machine))
+    state, _ = sites_below(frames, np.ones(frames.states, np.bool_))
+    assert len(state) <= 3 * frames.states
+
+
+def test_counts_that_a_vocabulary_spells_one_by_one_are_bounded() -> None:
+    tokens = [bytes([byte]) for byte in range(256) if byte != ord('"')]
+    vocabulary = Vocabulary.of([*tokens, b'a"'], end_tokens=[])
+    machine = json_schema({"type": "string", "minLength": 40, "maxLength": 5000}).machine
+    with pytest.raises(TooLarge, match="lacks bytes"):
+        build_table(machine, vocabulary)
 
 
 def test_a_vocabulary_that_cannot_spell_the_language() -> None:
