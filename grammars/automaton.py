@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from sortition.grammars import accelerate
 from sortition.grammars.expr import NOTHING, Class, Expr, Graph, Ranges, merge
 from sortition.grammars.nfa import Nfa
-from sortition.grammars.partition import UnitClasses, distinct_columns, joined_by_successors
+from sortition.grammars.partition import UnitClasses, distinct_columns, joined_by_successors, predecessors
 from sortition.grammars.subsets import subsets
 from sortition.grammars.work import charge
 
-AUTOMATON_STEPS: Final = 800
+AUTOMATON_STEPS: Final = 1_000
 """Steps that each automaton takes, however small it is."""
 
 ROUND_STEPS: Final = 60
@@ -175,11 +175,14 @@ class Automaton:
         """The language as an expression; `edge` says how one unit of a set is written."""
         if self.is_empty:
             return NOTHING
-        return Graph(
-            tuple((source, edge(ranges), target) for source, ranges, target in self.edges()),
-            0,
-            frozenset(np.flatnonzero(self.accepting).tolist()),
-        )
+        labels: dict[Ranges, Expr] = {}
+        edges: list[tuple[int, Expr, int]] = []
+        for source, ranges, target in self.edges():
+            label = labels.get(ranges)
+            if label is None:
+                label = labels[ranges] = edge(ranges)
+            edges.append((source, label, target))
+        return Graph(tuple(edges), 0, frozenset(np.flatnonzero(self.accepting).tolist()))
 
     def _product(
         self,
@@ -192,8 +195,9 @@ class Automaton:
         boundaries = np.union1d(self.boundaries, other.boundaries)
         ours = self.unit_class[np.searchsorted(self.boundaries, boundaries, side="right") - 1]
         theirs = other.unit_class[np.searchsorted(other.boundaries, boundaries, side="right") - 1]
-        pairs, unit_class = np.unique(np.stack([ours, theirs]), axis=1, return_inverse=True)
-        our_move, their_move = _with_sink(self.move)[:, pairs[0]], _with_sink(other.move)[:, pairs[1]]
+        pairs, unit_class = np.unique(ours * other.move.shape[1] + theirs, return_inverse=True)
+        our_class, their_class = np.divmod(pairs, max(other.move.shape[1], 1))
+        our_move, their_move = _with_sink(self.move)[:, our_class], _with_sink(other.move)[:, their_class]
         width = len(other.move) + 1
         number: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
         frontier = number
@@ -227,20 +231,15 @@ def _with_sink(move: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def _reaching(move: NDArray[np.int32], accepting: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """bool [states]: whether an accepting state can be reached."""
-    source, unit_class = np.nonzero(move >= 0)
-    target = move[source, unit_class]
-    order = np.argsort(target, kind="stable")
-    source = source[order]
-    first = np.searchsorted(target[order], np.arange(len(move) + 1))
-    alive = accepting.copy()
+    before = predecessors([0, len(move)], [move])
+    alive = bytearray(accepting)
     waiting = np.flatnonzero(accepting).tolist()
     while waiting:
-        state = waiting.pop()
-        for before in np.unique(source[first[state] : first[state + 1]]).tolist():
-            if not alive[before]:
-                alive[before] = True
-                waiting.append(before)
-    return alive
+        for state in before.get(waiting.pop(), ()):
+            if not alive[state]:
+                alive[state] = True
+                waiting.append(state)
+    return np.frombuffer(alive, np.bool_)
 
 
 def _breadth_first(move: NDArray[np.int64], start: int) -> NDArray[np.int64]:

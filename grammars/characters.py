@@ -44,6 +44,8 @@ CACHED_SETS: Final = 4096
 RANGE_STEPS: Final = 100
 """Steps that each range of a set takes to be written in bytes."""
 
+_PAST_ALL: Final = (LAST_CODE_POINT + 1, LAST_CODE_POINT + 1)
+
 _SHORT_ESCAPES: Final = {0x22: '"', 0x5C: "\\", 8: "b", 12: "f", 10: "n", 13: "r", 9: "t"}
 _RAW_IN_JSON: Final[Ranges] = ((0x20, 0x21), (0x23, 0x5B), (0x5D, LAST_CODE_POINT))
 _ESCAPED_ON_DEMAND: Final[Ranges] = ((0x7F, LAST_CODE_POINT),)
@@ -62,15 +64,15 @@ def complement(ranges: Ranges) -> Ranges:
 def intersection(left: Ranges, right: Ranges) -> Ranges:
     """The characters in both sets."""
     common = []
-    i = j = 0
-    while i < len(left) and j < len(right):
-        low, high = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
-        if low <= high:
-            common.append((low, high))
-        if left[i][1] < right[j][1]:
-            i += 1
-        else:
-            j += 1
+    others = iter(right)
+    other_low, other_high = next(others, _PAST_ALL)
+    for low, high in left:
+        while other_high < high:
+            if other_high >= low:
+                common.append((max(low, other_low), other_high))
+            other_low, other_high = next(others, _PAST_ALL)
+        if other_low <= high:
+            common.append((low if low > other_low else other_low, high))
     return tuple(common)
 
 

@@ -173,12 +173,17 @@ def counted(body: Expr, step: int, low: int, high: int | None) -> Expr:
 def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Sort ranges and join those that overlap or touch."""
     merged: list[tuple[int, int]] = []
-    for low, high in sorted(r for r in ranges if r[0] <= r[1]):
-        if merged and low <= merged[-1][1] + 1:
-            if high > merged[-1][1]:
-                merged[-1] = (merged[-1][0], high)
-        else:
-            merged.append((low, high))
+    # Before all units; letters have hundreds of ranges.
+    start, end = 0, -2
+    for low, high in sorted(ranges):
+        if low > end + 1:
+            if start <= end:
+                merged.append((start, end))
+            start, end = low, high
+        elif high > end:
+            end = high
+    if start <= end:
+        merged.append((start, end))
     return tuple(merged)
 
 

@@ -20,7 +20,7 @@ from sortition.grammars.work import charge
 UNROLLED: Final = 32
 """States of an automaton that counts by its states up to which it is left to do so: it needs no tests."""
 
-LEVEL_STEPS: Final = 30
+LEVEL_STEPS: Final = 60
 """Steps that each length takes that is looked at."""
 
 MOVES_PER_STEP: Final = 16
@@ -110,7 +110,11 @@ def _completions(automaton: Automaton) -> tuple[list[int], list[int | None], int
     # Twice around shows every gap.
     completes = np.array(levels + levels[first:])
     endless = np.asarray(np.any(completes[first:], axis=0), np.bool_)
-    lengths = [np.flatnonzero(column) for column in completes.T]
-    shortest = [int(each[0]) for each in lengths]
-    longest = [None if more else int(each[-1]) for more, each in zip(endless, lengths, strict=True)]
-    return shortest, longest, max(int(np.diff(each).max(initial=1)) for each in lengths)
+    state, length = np.nonzero(completes.T)
+    begins = np.flatnonzero(np.append(True, state[1:] > state[:-1]))
+    ends = np.append(begins[1:], len(state)) - 1
+    longest = [
+        None if more else each for more, each in zip(endless.tolist(), length[ends].tolist(), strict=True)
+    ]
+    gaps = np.delete(np.diff(length), ends[:-1])
+    return length[begins].tolist(), longest, int(gaps.max(initial=1))

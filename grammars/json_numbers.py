@@ -52,6 +52,7 @@ def _digits(low: int, high: int) -> Expr:
 
 
 _DIGIT: Final = _digits(0, 9)
+_SINGLE_DIGITS: Final = tuple([_digits(digit, digit) for digit in range(10)])
 _POSITIVE_DIGIT: Final = _digits(1, 9)
 _ZERO: Final = Fraction(0)
 _MINUS: Final = literal(b"-")
@@ -284,9 +285,9 @@ def _multiples(divisor: Fraction) -> Expr:
             for digit in range(10 if reads_digits else 1):
                 following = (10 * remainder + digit) % modulus if reads_digits else remainder
                 target = state(min(place + 1, places + 2) if place else 0, following)
-                edges.append((source, _digits(digit, digit), target))
+                edges.append((source, _SINGLE_DIGITS[digit], target))
     for digit in range(1, 10):
-        edges.append((start, _digits(digit, digit), state(0, digit % modulus)))
+        edges.append((start, _SINGLE_DIGITS[digit], state(0, digit % modulus)))
     return concat(optional(_MINUS), Graph(tuple(edges), start, frozenset(finals)))
 
 

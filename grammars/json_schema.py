@@ -84,6 +84,9 @@ RULE_STEPS: Final = 60
 OBJECT_STEPS: Final = 1_200
 """Steps that each object takes, with all that is in it."""
 
+ARRAY_STEPS: Final = 80
+"""Steps that each array takes, beside those of its items."""
+
 FEW: Final = 4
 """Sets of strings at one place up to which each has a rule of its own; more become one automaton."""
 
@@ -494,6 +497,7 @@ class _Lowering:
         return rule
 
     def _array(self, arrays: Arrays, origin: Origin) -> _ArrayPlan:
+        charge(ARRAY_STEPS)
         start = max((each.start for each in arrays.contains), default=0)
         listed = max(len(arrays.first), start)
         values = self._different(arrays, listed)

@@ -337,7 +337,9 @@ class Nfa:
         return number
 
     def _call(self, rule: str, following: int) -> int:
-        number = self._rule(rule)
+        number = self._rule_number.get(rule)
+        if number is None:
+            number = self._rule(rule)
         node = self._calls.get((number, following))
         if node is None:
             node = self._calls[number, following] = self._node(CALL, number, following)
@@ -436,14 +438,18 @@ class Nfa:
 
     def _build_graph(self, graph: Graph, following: int) -> int:
         """States one after the other, the last first: most edges lead to states that are there already."""
-        onward: dict[int, list[tuple[Expr, int]]] = {graph.start: [], **{state: [] for state in graph.finals}}
+        onward: dict[int, list[tuple[Expr, int]]] = {}
+        states = {graph.start, *graph.finals}
         for source, expr, target in graph.edges:
-            onward.setdefault(source, []).append((expr, target))
-            onward.setdefault(target, [])
+            if source in onward:
+                onward[source].append((expr, target))
+            else:
+                onward[source] = [(expr, target)]
+            states.add(target)
         place: dict[int, int] = {}
-        for state in sorted(onward, reverse=True):
+        for state in sorted(states.union(onward), reverse=True):
             targets = [following] if state in graph.finals else []
-            for expr, target in onward[state]:
+            for expr, target in onward.get(state, ()):
                 if target not in place:
                     place[target] = self._open_fork()
                 targets.append(self._build(expr, place[target]))
@@ -461,28 +467,33 @@ def ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], Ints]:
 
 
 def productive_nodes(nfa: Nfa) -> bytearray:
-    """Which nodes can reach the end of their rule; most lead to nodes that were built before them."""
-    kind, start, label = nfa.kind, nfa.start, nfa.label
+    """Which nodes can reach the end of their rule."""
+    kind, label, following, forks, start = nfa.kind, nfa.label, nfa.following, nfa.forks, nfa.start
     productive = bytearray(len(kind))
+
+    def is_productive(node: int) -> int:
+        """Whether it can, as far as is known."""
+        if kind[node] == FORK:
+            return any(map(productive.__getitem__, forks[following[node]]))
+        if kind[node] == CALL:
+            # Its rule can be read to the end and what follows can, too.
+            return productive[following[node]] and productive[start[label[node]]]
+        return kind[node] == END or productive[following[node]]
+
     before: dict[int, list[int]] = {}
-    for node, following in enumerate(nfa.following):
-        if kind[node] == END or (kind[node] == ARC and productive[following]):
+    for node in range(len(kind)):
+        # Most nodes lead to nodes that were built before them.
+        if is_productive(node):
             productive[node] = True
             continue
-        for target in nfa.forks[following] if kind[node] == FORK else (following,):
+        targets = forks[following[node]] if kind[node] == FORK else (following[node],)
+        for target in (*targets, start[label[node]]) if kind[node] == CALL else targets:
             before.setdefault(target, []).append(node)
-        if kind[node] == CALL:
-            before.setdefault(start[label[node]], []).append(node)
     ready = [node for node in before if productive[node]]
     while ready:
         for node in before[ready.pop()]:
-            # A call counts once its rule can be read to the end and what follows can, too.
-            if productive[node] or (
-                kind[node] == CALL
-                and not (productive[start[label[node]]] and productive[nfa.following[node]])
-            ):
-                continue
-            productive[node] = True
-            if node in before:
-                ready.append(node)
+            if not productive[node] and is_productive(node):
+                productive[node] = True
+                if node in before:
+                    ready.append(node)
     return productive

@@ -7,10 +7,11 @@ schemas, negated schemas and facts which must all hold; the empty tuple means th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from sortition.grammars.errors import GrammarError
 from sortition.grammars.schema_document import Schema
@@ -45,6 +46,22 @@ FEW: Final = 4
 Term: TypeAlias = "Schema | Negation | Facts"
 Terms: TypeAlias = "tuple[Term, ...]"
 
+Held = TypeVar("Held")
+
+
+def hashed_once(cls: type[Held]) -> type[Held]:
+    """The same class, whose hashes are kept: facts hold facts, and values by the thousand."""
+    take: Callable[[Any], int] = cls.__hash__
+
+    def kept(self: Any) -> int:
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = self.__dict__["_hash"] = take(self)
+        return found
+
+    cls.__hash__ = kept  # type: ignore[method-assign]
+    return cls
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -77,7 +94,8 @@ class Refusal:
     keyword: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class Numbers:
     """A set of numbers; `integral` is True for integers only, False for the others only."""
 
@@ -128,13 +146,14 @@ class Numbers:
             (self.low is None or value > self.low or (value == self.low and not self.above_low))
             and (self.high is None or value < self.high or (value == self.high and not self.below_high))
             and (self.integral is None or (value.denominator == 1) == self.integral)
-            and all((value / divisor).denominator == 1 for divisor in self.divisors)
-            and all((value / divisor).denominator != 1 for divisor in self.not_divisors)
-            and value not in self.excluded
+            and not (self.divisors and any((value / each).denominator != 1 for each in self.divisors))
+            and not (self.not_divisors and any((value / each).denominator == 1 for each in self.not_divisors))
+            and not (self.excluded and value in self.excluded)
         )
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class Strings:
     """A set of strings; lengths count code points."""
 
@@ -186,7 +205,8 @@ class Containing:
     start: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class Arrays:
     """A set of arrays: terms for the first items one by one, terms for all the others.
 
@@ -267,7 +287,8 @@ class Wish:
     signs: tuple[Sign, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class Objects:
     """A set of objects; `absent` keys must not be there, `names` are terms for every key as a string.
 
@@ -328,9 +349,10 @@ class Objects:
         return self & Objects((Members(((key, value),)),), (key,))
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Facts:
-    """One conjunction; a type that cannot occur is False or None. Facts hold facts: a hash is taken once."""
+    """One conjunction; a type that cannot occur is False or None."""
 
     null: bool = False
     true: bool = False
@@ -339,13 +361,6 @@ class Facts:
     string: Strings | None = None
     array: Arrays | None = None
     object: Objects | None = None
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.null, self.true, self.false, self.number, self.string, self.array, self.object))
 
     def __and__(self, other: Facts) -> Facts:
         if other is ANYTHING:

@@ -173,6 +173,7 @@ class _Cells:
 class _Construction:
     def __init__(self, nfa: Nfa, classes: UnitClasses) -> None:
         self._nfa = nfa
+        self._counts = len(nfa.tests) > 1
         self._classes = classes
         self._states: list[tuple[int, ...]] = []
         self._state_number: dict[tuple[int, ...], int] = {}
@@ -242,7 +243,7 @@ class _Construction:
         self._spend(self._state_steps + len(nodes) + moves // MOVES_PER_STEP)
         ended = tuple(sorted({label[node] for node in ends} - {ROOT_RULE}))
         first = state * self._classes.count
-        if any(self._nfa.test[node] for node in nodes):
+        if self._counts and any(map(self._nfa.test.__getitem__, nodes)):
             self._explore_counted(first, arcs, calls, ended)
         elif not calls and not ended:
             for classes, targets in self._followers(arcs):
@@ -438,7 +439,9 @@ class _Construction:
     def _return(self, ending: int, site: int) -> None:
         ended, carried = self._endings[ending]
         self._spend(RETURN_STEPS + len(ended))
-        following = tuple(sorted({after for rule in ended for after in self._sites[site].get(rule, ())}))
+        following = tuple(self._sites[site].get(ended[0], ()))
+        if len(ended) > 1 or len(following) > 1:
+            following = tuple(sorted({after for rule in ended for after in self._sites[site].get(rule, ())}))
         if carried:
             self._spend(UNION_STEPS + len(following) + len(carried))
             state = self._state(self._closure(following, carried))

@@ -17,10 +17,11 @@ from functools import update_wrapper
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from sortition.grammars.cache import Cache
+from sortition.grammars.collector import collector_paused
 from sortition.grammars.errors import TooLarge
 
 BUDGET: Final = 2_600_000
-"""Steps for one grammar, from its text to its machine: a second or two of a core, without compiled loops."""
+"""Steps for one grammar, from its text to its machine: a second of a core, without compiled loops."""
 
 SETS_BUDGET: Final = 6_000_000
 """The same where sets of keys are told apart: fourteen keys that must be there in any order take 5.1
@@ -136,7 +137,8 @@ def metered(steps: int = 0, budget: int = BUDGET) -> Iterator[Meter]:
     meter = Meter(steps, budget)
     token = _CURRENT.set(meter)
     try:
-        yield meter
+        with collector_paused():
+            yield meter
     finally:
         _CURRENT.reset(token)
 

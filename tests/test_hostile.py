@@ -14,9 +14,9 @@ import pytest
 
 from sortition.grammars.background import SWITCH
 
-PIECES = 160
+PIECES = 120
 """CPU time for each, in pieces of fixed work that are timed beside it, as tests share their cores. None
-needed more than 44, and keys in any order 99, where a piece took 40 ms, beside other programs."""
+needed more than 30, and keys in any order 78, where a piece took 40 ms, beside other programs."""
 
 PEAK = 500
 """MiB for all of them, one after the other in one process."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -65,6 +67,20 @@ def test_a_part_of_what_failed_is_charged_once() -> None:
                     failing()
             _letter("q")
             assert meter.steps == 10
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_searched_for_while_a_grammar_is_made(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with metered():
+            with suppress(TooLarge), metered(BUDGET):
+                assert not gc.isenabled()
+                charge(1)
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
 
 
 def test_more_than_the_budget_is_refused() -> None:
