@@ -6,6 +6,11 @@ They live on the ground floor so that every floor above can raise and catch them
 from __future__ import annotations
 
 
+def quoted(text: str) -> str:
+    """A text in quotes as Python writes it, but with backslashes as they are."""
+    return repr(text).replace("\\\\", "\\")
+
+
 class GrammarError(ValueError):
     """A pattern, schema or grammar that cannot be compiled.
 
@@ -32,7 +37,7 @@ class GrammarError(ValueError):
 
     def __str__(self) -> str:
         place = "" if self.pointer is None else f"at {self.pointer or 'the root'}: "
-        keyword = "" if self.keyword is None else f"{self.keyword!r}: "
+        keyword = "" if self.keyword is None else f"{quoted(self.keyword)}: "
         hint = "" if self.hint is None else f" ({self.hint})"
         return f"{place}{keyword}{self.reason}{hint}"
 
@@ -55,7 +60,13 @@ class Unsupported(GrammarError):
 
 
 class Unsatisfiable(GrammarError):
-    """The language is empty: no output could ever satisfy it."""
+    """The language is empty: no output could ever satisfy it.
+
+    Attributes:
+        rules: the names of the grammar's rules that have no word, whatever the rules that they call may have.
+    """
+
+    rules: tuple[str, ...] = ()
 
 
 class TooLarge(GrammarError):

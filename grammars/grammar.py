@@ -65,14 +65,12 @@ class Grammar:
         try:
             with metered(self.steps, self.budget):
                 return Machine.of(self.rules, self.root)
-        except TooLarge as error:
+        except (TooLarge, Unsatisfiable) as error:
+            root = (ROOT,) if isinstance(error, Unsatisfiable) else ()
             pointer, keyword = next(
-                (self.origins[rule] for rule in error.rules if rule in self.origins), (None, None)
+                (self.origins[rule] for rule in (*error.rules, *root) if rule in self.origins), (None, None)
             )
-            raise TooLarge(error.reason, pointer=pointer, keyword=keyword, hint=error.hint) from None
-        except Unsatisfiable as error:
-            pointer, keyword = self.origins.get(ROOT, (None, None))
-            raise Unsatisfiable(error.reason, pointer=pointer, keyword=keyword, hint=error.hint) from None
+            raise type(error)(error.reason, pointer=pointer, keyword=keyword, hint=error.hint) from None
 
     def compile(self, vocabulary: Vocabulary) -> Table:
         """The token table of this grammar for one vocabulary, shared with grammars of the same content.

@@ -28,7 +28,7 @@ from sortition.grammars import accelerate
 from sortition.grammars.automaton import BYTES
 from sortition.grammars.errors import Unsatisfiable, Unsupported
 from sortition.grammars.expr import Expr
-from sortition.grammars.nfa import ROOT_RULE, Nfa
+from sortition.grammars.nfa import ROOT_RULE, Nfa, rules_without_words
 from sortition.grammars.partition import UnitClasses, distinct_columns, joined_by_successors
 from sortition.grammars.subsets import Subsets, subsets
 
@@ -83,7 +83,9 @@ class Machine:
         """
         nfa = Nfa(rules, root)
         if not nfa.productive[nfa.start[ROOT_RULE]]:
-            raise Unsatisfiable("no text satisfies this grammar")
+            error = Unsatisfiable("no text satisfies this grammar")
+            error.rules = rules_without_words(nfa)
+            raise error
         with nfa.blaming():
             classes = UnitClasses(nfa.sets, BYTES)
             return _joined(accelerate.best(subsets)(nfa, classes), classes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -497,3 +498,11 @@ def productive_nodes(nfa: Nfa) -> bytearray:
                 if node in before:
                     ready.append(node)
     return productive
+
+
+def rules_without_words(nfa: Nfa) -> tuple[str, ...]:
+    """The rules that have no word, whatever the rules that they call may have, those called first first."""
+    reading = copy(nfa)
+    reading.kind = [ARC if kind == CALL else kind for kind in nfa.kind]
+    productive = productive_nodes(reading)
+    return tuple([rule for rule, start in zip(nfa.rules, nfa.start, strict=True) if not productive[start]])

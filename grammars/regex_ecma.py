@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from sortition.grammars.assertions import BEGIN, END, Assertion, line_begin, line_end, word_boundary
 from sortition.grammars.characters import LAST_CODE_POINT, complement, union
-from sortition.grammars.errors import GrammarError
+from sortition.grammars.errors import GrammarError, quoted
 from sortition.grammars.expr import Expr, Ranges, one_of
 from sortition.grammars.regex_syntax import PatternParser
 from sortition.grammars.unicode import (
@@ -123,7 +123,7 @@ class EcmaParser(PatternParser):
         if letter == "u":
             return self._unicode_escape(start)
         if letter.isascii() and letter.isalpha():
-            raise self.invalid(f"bad escape {self.pattern[start : self.position]!r}", start)
+            raise self.invalid(f"bad escape {quoted(self.pattern[start : self.position])}", start)
         return ord(letter)
 
     def _unicode_escape(self, start: int) -> int:
@@ -134,7 +134,7 @@ class EcmaParser(PatternParser):
             return int(digits[0], 16)
         if (digits := self.take(r"\{0*([0-9a-fA-F]{1,6})\}")) and int(digits[1], 16) <= LAST_CODE_POINT:
             return int(digits[1], 16)
-        raise self.invalid(f"bad escape {self.pattern[start : self.position + 1]!r}", start)
+        raise self.invalid(f"bad escape {quoted(self.pattern[start : self.position + 1])}", start)
 
     def _property(self, negated: bool, start: int) -> Ranges:
         braced = self.take(r"\{([^}]*)\}")

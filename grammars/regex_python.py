@@ -18,6 +18,7 @@ from sortition.grammars.assertions import (
     word_boundary,
 )
 from sortition.grammars.characters import LAST_CODE_POINT, complement
+from sortition.grammars.errors import quoted
 from sortition.grammars.expr import Expr, Ranges, one_of
 from sortition.grammars.regex_syntax import PatternParser
 from sortition.grammars.unicode import ASCII_DIGITS, ASCII_SPACE, ASCII_WORD, CaseRule, python_class
@@ -86,7 +87,7 @@ class PythonParser(PatternParser):
 
     def mixed_range(self, low: int | Ranges, high: int | Ranges, start: int) -> Ranges:
         """An error."""
-        raise self.invalid(f"bad range {self.pattern[start : self.position]!r}", start)
+        raise self.invalid(f"bad range {quoted(self.pattern[start : self.position])}", start)
 
     def special_group(self) -> None:
         """Names, flags, comments, lookaround; conditions and recursion are refused."""
@@ -168,4 +169,4 @@ class PythonParser(PatternParser):
                     raise self.invalid(f"no character is named {name[1]!r}", start) from None
         elif not (letter.isascii() and letter.isalnum()):
             return ord(letter)
-        raise self.invalid(f"bad escape {self.pattern[start : self.position]!r}", start)
+        raise self.invalid(f"bad escape {quoted(self.pattern[start : self.position])}", start)

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from sortition.grammars.assertions import BEGIN, END, END_OR_LAST_NEWLINE, Assertion, conditions_in, numbers
 from sortition.grammars.characters import ANY_CHARACTER, complement, intersection, union
-from sortition.grammars.errors import Invalid, TooLarge, Unsupported
+from sortition.grammars.errors import Invalid, TooLarge, Unsupported, quoted
 from sortition.grammars.expr import (
     EMPTY,
     NOTHING,
@@ -390,7 +390,7 @@ class PatternParser(ABC):
             if not (isinstance(low, int) and isinstance(high, int)):
                 sets.append(self.mixed_range(low, high, start))
             elif high < low:
-                raise self.invalid(f"bad range {self.pattern[start : self.position]!r}", start)
+                raise self.invalid(f"bad range {quoted(self.pattern[start : self.position])}", start)
             else:
                 written.append((low, high))
         self.position += 1

@@ -197,6 +197,9 @@ def _arrays(schema: Schema) -> Arrays | None:
     low, high = int(keywords.get("minItems", 0)), _count(keywords.get("maxItems"))
     if high is not None and low > high:
         return None
+    least, most = _contain_counts(schema) if "contains" in keywords else (0, None)
+    if most is not None and least > most:
+        return None
     first, others = _items(schema)
     unique: tuple[Refusal, ...] = ()
     if keywords.get("uniqueItems") is True:

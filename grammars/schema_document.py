@@ -44,7 +44,7 @@ CHARACTERS_PER_STEP: Final = 16
 BITS: Final = 14_000
 """Bits of an integer anywhere in a schema: Python writes no longer ones."""
 
-OBJECT_STEPS: Final = 32
+OBJECT_STEPS: Final = 26
 """Steps that each object of a schema takes to be read, as it may be a schema: 49,206 small ones, in 70,000
 objects, took some 1.1 s. Charged before any is read, so that what is too long is refused soon."""
 

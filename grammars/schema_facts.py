@@ -50,8 +50,9 @@ Held = TypeVar("Held")
 
 
 def hashed_once(cls: type[Held]) -> type[Held]:
-    """The same class, whose hashes are kept: facts hold facts, and values by the thousand."""
+    """The same class, with hashes kept and compared first: facts hold facts, and values by the thousand."""
     take: Callable[[Any], int] = cls.__hash__
+    compare: Callable[[Any, object], bool] = cls.__eq__
 
     def kept(self: Any) -> int:
         found: int | None = self.__dict__.get("_hash")
@@ -59,7 +60,11 @@ def hashed_once(cls: type[Held]) -> type[Held]:
             found = self.__dict__["_hash"] = take(self)
         return found
 
+    def equal(self: Any, other: object) -> bool:
+        return self is other or (type(other) is cls and kept(self) == kept(other) and compare(self, other))
+
     cls.__hash__ = kept  # type: ignore[method-assign]
+    cls.__eq__ = equal  # type: ignore[method-assign]
     return cls
 
 
@@ -243,6 +248,7 @@ class Arrays:
         return self.first[index] if index < len(self.first) else self.others
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Members:
     """What `properties`, `patternProperties` and `additionalProperties` of one schema say together.
@@ -308,7 +314,7 @@ class Objects:
             return self
         low, high = max(self.low, other.low), _least(self.high, other.high)
         required, absent = joined(self.required, other.required), self.absent | other.absent
-        if (high is not None and low > high) or not absent.isdisjoint(required):
+        if (high is not None and max(low, len(required)) > high) or not absent.isdisjoint(required):
             return None
         both = Objects(
             joined(self.members, other.members),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
@@ -163,9 +164,15 @@ def check(keyword: str, value: object, draft: Draft, stated: bool, pointer: str)
     Raises:
         Invalid: with the pointer of the schema and the keyword.
     """
-    problem = _problem(KEYWORDS[keyword].shape, value, draft, stated)
-    if problem:
-        raise Invalid(f"{problem}, not {_short(value)}", pointer=pointer, keyword=keyword)
+    shape = KEYWORDS[keyword].shape
+    problem = _problem(shape, value, draft, stated)
+    if problem is None:
+        return
+    for token, part, inner in _parts(shape, value):
+        if reason := _problem(inner, part, draft, stated):
+            place = pointer_to(pointer, keyword, token)
+            raise Invalid(reason + _instead(inner, part), pointer=place, keyword=keyword)
+    raise Invalid(problem + _instead(shape, value), pointer=pointer, keyword=keyword)
 
 
 def children(keyword: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -240,7 +247,7 @@ def _problem(shape: Shape, value: object, draft: Draft, stated: bool) -> str | N
             return None if good else "must map names to lists of different strings"
         case Shape.TYPE:
             names = value if isinstance(value, list) else [value]
-            good = bool(names) and all(isinstance(each, str) and each in TYPES for each in names)
+            good = bool(names) and all(map(_is_type, names))
             return None if good else f"must be one or more of {', '.join(sorted(TYPES))}"
         case Shape.VALUES:
             _check_numbers(value)
@@ -248,6 +255,29 @@ def _problem(shape: Shape, value: object, draft: Draft, stated: bool) -> str | N
         case Shape.VALUE:
             _check_numbers(value)
             return None
+
+
+def _parts(shape: Shape, value: object) -> Iterator[tuple[str | int, object, Shape]]:
+    """What must have a shape of its own in the value of a keyword, with its key or index."""
+    if isinstance(value, dict) and shape in (Shape.SCHEMA_MAP, Shape.NAME_LISTS, Shape.DEPENDENCIES):
+        for name, part in value.items():
+            is_list = shape is Shape.NAME_LISTS or (shape is Shape.DEPENDENCIES and isinstance(part, list))
+            yield name, part, Shape.NAMES if is_list else Shape.SCHEMA
+    elif isinstance(value, list) and shape in (Shape.SCHEMAS, Shape.ITEMS):
+        yield from ((index, part, Shape.SCHEMA) for index, part in enumerate(value))
+
+
+def _instead(shape: Shape, value: object) -> str:
+    """What a value is that should be something else."""
+    if shape is Shape.NAMES and isinstance(value, list):
+        others = [each for each in value if not isinstance(each, str)]
+        if others:
+            return f", not one with {_short(others[0])} in it"
+        twice = next(name for name, count in Counter(value).items() if count > 1)
+        return f": {_short(twice)} is there twice"
+    if shape is Shape.TYPE and isinstance(value, list) and value:
+        return f", not {_short(next(each for each in value if not _is_type(each)))}"
+    return f", not {_short(value)}"
 
 
 def is_number(value: object) -> bool:
@@ -276,6 +306,10 @@ def _check_numbers(value: object) -> None:
 
 def _is_schema(value: object, draft: Draft) -> bool:
     return isinstance(value, dict) or (isinstance(value, bool) and draft > Draft.D4)
+
+
+def _is_type(value: object) -> bool:
+    return isinstance(value, str) and value in TYPES
 
 
 def _is_names(value: object) -> bool:

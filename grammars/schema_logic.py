@@ -176,7 +176,10 @@ class Logic:
         if facts.array:
             arrays = facts.array
             yield from dict.fromkeys(arrays.item(i) for i in range(min(arrays.low, ITEMS_LOOKED_AT)))
-            yield from (each.terms for each in arrays.contains if each.low)
+            for each in arrays.contains:
+                if each.low:
+                    # Where no items are listed, the one that is contained is like all others.
+                    yield each.terms if arrays.first else joined(each.terms, arrays.others)
         if facts.object:
             objects = facts.object
             yield from (terms_of(objects, name) for name in objects.required)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
 from typing import Final, Literal, TypeAlias
 
 from sortition.grammars.errors import GrammarError, Unsatisfiable
 from sortition.grammars.schema_document import NO_VALUES, Schema
-from sortition.grammars.schema_facts import Negation, Terms
+from sortition.grammars.schema_facts import Negation, Terms, exact
+from sortition.grammars.schema_keywords import is_number
 
 Kind: TypeAlias = Literal["number", "string", "array", "object"]
 
@@ -19,7 +22,7 @@ CHOOSING: Final = (
 """Keywords that make a choice between schemas."""
 
 COSTLY: Final[dict[Kind, tuple[str, ...]]] = {
-    "number": ("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum"),
+    "number": ("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"),
     "string": ("pattern", "maxLength", "minLength", "format", "enum", "const"),
     "array": ("maxItems", "minItems", "prefixItems", "contains", "items"),
     "object": (
@@ -33,10 +36,13 @@ BOUNDS: Final = {
     "string": (("minLength", "maxLength"),),
     "array": (("minItems", "maxItems"), ("minContains", "maxContains")),
     "object": (("minProperties", "maxProperties"),),
-    "number": (("minimum", "maximum"),),
-    "integer": (("minimum", "maximum"),),
 }
 """Lower and upper bounds of the values of a type."""
+
+_KINDS: Final[dict[str, Kind]] = {
+    **{"number": "number", "integer": "number"},
+    **{"string": "string", "array": "array", "object": "object"},
+}
 
 NO_VALUE: Final = "no value can be valid here"
 
@@ -53,8 +59,9 @@ class Origin:
         """The origin of terms: where the first schema stands that has a costly keyword of the kind."""
         found = [term.of if isinstance(term, Negation) else term for term in terms]
         schemas = [schema for schema in found if isinstance(schema, Schema)]
-        costly = COSTLY[kind] if kind else ()
-        for keyword in (*costly, *CHOOSING, "type"):
+        kinds = [kind] if kind else [_KINDS[name] for name in map(_type, schemas) if name in _KINDS]
+        costly = [keyword for each in kinds for keyword in COSTLY[each]]
+        for keyword in (*costly, *CHOOSING, "type") if kind else (*CHOOSING, *costly, "type"):
             for schema in schemas:
                 if keyword in schema.keywords:
                     is_false = schema.keywords[keyword] is NO_VALUES
@@ -69,11 +76,55 @@ class Origin:
 
 
 def crossed(terms: Terms) -> GrammarError | None:
-    """The error for terms without values, if the cause is a lower bound above the upper one."""
+    """The error for terms without values, if the cause is that bounds of one schema leave nothing."""
     for schema in terms:
         if not isinstance(schema, Schema):
             continue
-        for low, high in BOUNDS.get(str(schema.keywords.get("type")), ()):
-            if low in schema.keywords and schema.keywords[low] > schema.keywords.get(high, math.inf):
+        kind, keywords = _type(schema), schema.keywords
+        for low, high in BOUNDS.get(kind, ()):
+            if low in keywords and keywords[low] > keywords.get(high, math.inf):
                 return schema.error(Unsatisfiable, low, f"{NO_VALUE}: it is more than {high!r}")
+        if kind == "object" and len(keywords.get("required", ())) > keywords.get("maxProperties", math.inf):
+            reason = f"{NO_VALUE}: more keys than that are required"
+            return schema.error(Unsatisfiable, "maxProperties", reason)
+        if _KINDS.get(kind) == "number" and (found := _crossed_numbers(schema, kind)):
+            return found
     return None
+
+
+def _crossed_numbers(schema: Schema, kind: str) -> GrammarError | None:
+    keywords = schema.keywords
+    lows, highs = (
+        [each for each in names if is_number(keywords.get(each))]
+        for names in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
+    )
+    if not lows or not highs:
+        return None
+    # The tighter of two bounds is to blame, of equal ones the exclusive one.
+    low, high = max(lows, key=lambda each: keywords[each]), min(highs, key=lambda each: keywords[each])
+    least, most = exact(keywords[low]), exact(keywords[high])
+    if least > most:
+        return schema.error(Unsatisfiable, low, f"{NO_VALUE}: it is more than {high!r}")
+    above = low == "exclusiveMinimum" or keywords.get("exclusiveMinimum") is True
+    below = high == "exclusiveMaximum" or keywords.get("exclusiveMaximum") is True
+    step = exact(keywords["multipleOf"]) if "multipleOf" in keywords else None
+    if kind == "integer":
+        # The multiples of p/q that are integers are those of p.
+        step = Fraction(1 if step is None else step.numerator)
+    if step is None:
+        is_empty = least == most and (above or below)
+    else:
+        first, last = ceil(least / step), floor(most / step)
+        first += above and first * step == least
+        last -= below and last * step == most
+        is_empty = first > last
+    if not is_empty:
+        return None
+    blamed, what = ("multipleOf", "multiple of it") if "multipleOf" in keywords else (low, kind)
+    return schema.error(Unsatisfiable, blamed, f"{NO_VALUE}: no {what} is between {low!r} and {high!r}")
+
+
+def _type(schema: Schema) -> str:
+    """The one type of a schema, empty if it allows several."""
+    name = schema.keywords.get("type")
+    return name if isinstance(name, str) else ""

@@ -23,7 +23,7 @@ from sortition.sampling.device_constraint import Walk
 from sortition.sampling.device_state import DeviceState, uploaded
 from sortition.sampling.draw import Draw, Report, Request
 from sortition.sampling.parameters import Parameters
-from sortition.sampling.policies import Policy, check_width
+from sortition.sampling.policies import Policy, check_width, last_of_text
 from sortition.sampling.verification import BLOCK, Verified
 from sortition.sampling.verify_device import Paths, Side, Trees
 from sortition.sampling.verify_rules import ROOT
@@ -251,7 +251,7 @@ class DeviceSampler:
     def _settings_of(self, width: int) -> Settings:
         if width not in self._settings:
             self._columns.check(width)
-            check_width(width, self._end_tokens, self._policies)
+            check_width(width, last_of_text(self._tables), self._end_tokens, self._policies)
             self._settings[width] = Settings.of(self._columns, width, self.device)
         return self._settings[width]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sortition.grammars.table import Table
 from sortition.sampling import reference
 from sortition.sampling.columns import Columns
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
@@ -99,17 +100,25 @@ MENDS: Final[tuple[tuple[int, Mend], ...]] = (
 """In the order in which flags count; a mended row may show a later one."""
 
 
-def check_width(width: int, end_tokens: tuple[int, ...], policies: Mapping[int, Policy]) -> None:
+def last_of_text(tables: Sequence[Table]) -> int:
+    """The greatest token that some text of the grammars has, -1 for none."""
+    return max((int(np.flatnonzero(table.token_class).max(initial=-1)) for table in tables), default=-1)
+
+
+def check_width(width: int, last: int, end_tokens: tuple[int, ...], policies: Mapping[int, Policy]) -> None:
     """That what is named has a logit.
 
     Args:
         width: of logits.
+        last: the greatest token of the grammars' texts.
         end_tokens: in order.
         policies: of flags.
 
     Raises:
-        ValueError: an end token or a policy is a token beyond logits of this width.
+        ValueError: such a token, an end token or a policy is a token beyond logits of this width.
     """
+    if last >= width:
+        raise ValueError(f"token {last} of the grammar's vocabulary is beyond logits of {width} tokens")
     if end_tokens and end_tokens[-1] >= width:
         raise ValueError(f"end token {end_tokens[-1]} is beyond logits of {width} tokens")
     for policy in policies.values():

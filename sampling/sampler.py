@@ -27,7 +27,7 @@ from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
 from sortition.sampling.history import Room, grown
 from sortition.sampling.numerics import WIDEST
 from sortition.sampling.parameters import Parameters, Ties
-from sortition.sampling.policies import Policy, check_width, settled
+from sortition.sampling.policies import Policy, check_width, last_of_text, settled
 from sortition.sampling.rules import Constrain, Rule
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ class Sampler:
         }
         tables = () if constrain is None else constrain.tables
         self._tables = list(dict.fromkeys(table for table in tables if table is not None))
+        self._last_of_text = last_of_text(self._tables)
         self._grammars = [FREE if table is None else self._tables.index(table) for table in tables]
         ends: Iterable[int] = ()
         if end_tokens is not None:
@@ -295,7 +296,7 @@ class Sampler:
         if places > 1:
             columns = columns.rows(np.arange(len(columns)).repeat(places))
         columns.check(width)
-        check_width(width, self._end_tokens, self._policies)
+        check_width(width, self._last_of_text, self._end_tokens, self._policies)
         self._check_state(state)
         return Request(
             columns=columns,

@@ -65,6 +65,13 @@ def deep(value: Any, depth: int) -> Any:
     return value
 
 
+def boxed(value: Any, depth: int) -> Any:
+    """A value in so many objects."""
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
 def shared(depth: int) -> dict[str, Any]:
     """Three properties of one and the same schema, and so on: as text it would be 3^depth long."""
     schema: dict[str, Any] = {"type": "string"}
@@ -79,6 +86,7 @@ INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
         lambda: {"allOf": [{"anyOf": [{"required": [f"{i} {j}"]} for j in range(4)]} for i in range(12)]}
     ),
     "values 100 deep": schema(lambda: {"enum": [deep(number, 100) for number in range(300)]}),
+    "objects 60 deep": schema(lambda: {"enum": [boxed(number, 60) for number in range(100)]}),
     "allOf 100 deep": schema(lambda: conjoined(100)),
     "allOf 190 deep": schema(lambda: conjoined(190)),
     "10,000 open properties": schema(lambda: {"properties": strings(10_000)}),

@@ -88,6 +88,7 @@ def test_refused(case: dict[str, Any]) -> None:
     assert (type(found).__name__, found.pointer, found.keyword) == tuple(
         case[key] for key in ("error", "pointer", "keyword")
     )
+    assert case.get("reason", "") in found.reason
 
 
 @pytest.mark.parametrize("number", ["1e400", "-2.5e999", "1e-400", "0.03E-9999999999999999999"])

@@ -277,3 +277,10 @@ def test_regex_is_a_grammar_of_utf8() -> None:
         regex("a^b")
     with pytest.raises(TypeError):
         regex(b"a")  # type: ignore[arg-type]
+
+
+def test_errors_show_backslashes_as_they_are_written() -> None:
+    for pattern, shown in [(r"(a)\1", r"'\1': backreferences"), (r"\q", r"bad escape '\q'")]:
+        with pytest.raises(errors.GrammarError, match=re.escape(shown)) as caught:
+            regex(pattern)
+        assert "\\\\" not in str(caught.value)

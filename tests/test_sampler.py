@@ -652,6 +652,15 @@ def test_end_tokens_that_cannot_be_are_refused() -> None:
         sampler(torch.zeros(1, 5), sampler.start(1, seed=0))
 
 
+def test_logits_without_tokens_of_the_grammar_are_refused() -> None:
+    vocabulary = Vocabulary.of([b"a", b"x", b"b", b"unused", b""], end_tokens=[1])
+    sampler = Sampler(Constrain(regex("[ab]+").compile(vocabulary)))
+    with pytest.raises(ValueError, match="token 2 of the grammar's vocabulary is beyond logits of 2 tokens"):
+        sampler(torch.zeros(1, 2), sampler.start(1, seed=0))
+    # Tokens that no text of the grammar has need no logits.
+    assert sampler(torch.zeros(1, 3), sampler.start(1, seed=0)).tokens.item() in (0, 2)
+
+
 @pytest.mark.parametrize("value", [10**400, -(10**400)])
 @pytest.mark.parametrize("rule", [Temperature, TopK, MinTokens])
 def test_numbers_beyond_floats_are_refused(rule: type[Rule], value: int) -> None:
