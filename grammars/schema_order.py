@@ -19,7 +19,7 @@ from sortition.grammars.work import charge, expect
 NAME_STEPS: Final = 1
 """Steps that a key takes in each object."""
 
-NAMES_PER_STEP: Final = 8
+NAMES_PER_STEP: Final = 4
 """Keys that are passed in one step to find the place of another."""
 
 
