@@ -338,8 +338,10 @@ class Entries(NamedTuple):
 
     def only(self, kept: Flags) -> Entries:
         """Some of the entries."""
-        which = np.flatnonzero(kept)
-        return Entries(np.searchsorted(which, self.first), self.said.take(which, axis=0))
+        first = self.first - np.searchsorted(np.flatnonzero(~kept), self.first)
+        # Both numbers of an entry at once: rows would be taken by their indices, which are as large again.
+        said = self.said.view(np.int64).reshape(-1)[kept]
+        return Entries(first, said.view(np.int32).reshape(-1, 2))
 
 
 class Rows(NamedTuple):
@@ -490,14 +492,14 @@ def _guards(composition: Composition, used: Wide) -> tuple[Wide, Ints]:
 def _alternatives(entries: Entries, actions: int) -> tuple[Entries, Wide, Ints]:
     """Chain the actions of entries of one state and class: where one's guard fails, the next one counts.
 
-    Returns entries that are the only ones, and of each action which one it is, apart from what counts
-    otherwise; and this, -1 for nothing.
+    Changes the actions of the entries, and returns those that are then the only ones of their state and
+    class; of each action which one it is, apart from what counts otherwise; and this, -1 for nothing.
     """
     first = np.append(True, entries.unit[1:] != entries.unit[:-1])[: len(entries.said)]
     first[entries.first[entries.first < len(first)]] = True
     last = np.append(first[1:], True)[: len(first)]
-    said = entries.said.copy()
-    action = said[:, 1]
+    # Entries may be most of all memory, so they are changed in place.
+    action = entries.action
     base, otherwise = [np.arange(actions)], [np.full(actions, -1)]
     waiting = np.flatnonzero(last & ~first) - 1
     while waiting.size:
@@ -507,11 +509,7 @@ def _alternatives(entries: Entries, actions: int) -> tuple[Entries, Wide, Ints]:
         action[waiting] = actions + number
         actions += len(keys)
         waiting = waiting[~first[waiting]] - 1
-    return (
-        Entries(entries.first, said).only(first),
-        np.concatenate(base),
-        np.concatenate(otherwise).astype(np.int32),
-    )
+    return entries.only(first), np.concatenate(base), np.concatenate(otherwise).astype(np.int32)
 
 
 def _ranked(keys: Wide) -> tuple[Wide, Wide]:
