@@ -105,8 +105,11 @@ class Reader:
         )
         self.words = (table.token_classes + 31) // 32
         self.eligible = _packed(table.token_class != 0)
-        # The bits of some classes and their tokens, to make others from: none, at first.
-        self.near: tuple[Mask, Mask] = np.zeros(self.words, np.uint32), np.zeros_like(self.eligible)
+        every = np.full(self.words, 0xFFFFFFFF, np.uint32)
+        # Class 0 is in no mask.
+        every[0] -= 1
+        # The bits of some classes and their tokens, to make others from: all, at first.
+        self.near: tuple[Mask, Mask] = every, self.eligible
         # Views give one number in a third of the time that arrays take.
         self._class_of_token = table.token_class.data
         self._row_of_state, self._first_entry = self.row_of_state.data, self.first_entry.data
