@@ -473,9 +473,11 @@ class _Lowering:
 
     def _member(self, value: Terms, met: Sequence[Met], repeats: bool) -> _Ways:
         """The rules for the value of a member, by the wishes that it fulfils."""
-        return self._named(
-            list(member_ways(value, met, repeats, self.any_order and not repeats, self.logic.possible))
-        )
+        # The opposite of a container takes more than what it saves to follow one way at a time.
+        cases = self.logic.cases(value) if met and value else ()
+        simple = bool(cases) and not any(each.array or each.object for each in cases)
+        exclusive = not repeats and (self.any_order or simple)
+        return self._named(list(member_ways(value, met, repeats, exclusive, self.logic.possible)))
 
     def _other_key(self, names: frozenset[str], keys: Automaton | None, name_terms: Terms) -> str:
         """The rule for keys that are not declared: those of an automaton, or all, under `propertyNames`."""
