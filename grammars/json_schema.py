@@ -63,7 +63,7 @@ from sortition.grammars.schema_facts import (
     Strings,
     Terms,
 )
-from sortition.grammars.schema_keys import Met, classes, declared, is_key, keys_of, met_by, terms_of
+from sortition.grammars.schema_keys import Met, Signs, classes, declared, is_key, keys_of, terms_of
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_order import in_one_order
 from sortition.grammars.schema_origin import NO_VALUE, Kind, Origin, crossed
@@ -73,7 +73,6 @@ from sortition.grammars.schema_ways import (
     Marks,
     item_ways,
     member_ways,
-    met_without,
     values_of,
 )
 from sortition.grammars.work import charge, expect, kept, meter, metered
@@ -442,20 +441,20 @@ class _Lowering:
     def _object(self, objects: Objects, origin: Origin) -> _ObjectPlan:
         cases = self.logic.cases
         charge(OBJECT_STEPS)
-        names, required = declared(objects), frozenset(objects.required)
+        names, required, signs = declared(objects), frozenset(objects.required), Signs.of(objects)
         members = []
         for key in names:
             value: _Ways = []
             if is_key(key, objects.names, cases):
-                value = self._member(terms_of(objects, key), met_by(objects, key, cases), False)
-            left_out = met_without(objects, key)
+                value = self._member(terms_of(objects, key), signs.met_by(key, cases), False)
+            left_out = Marks(signs.absent.get(key, 0))
             if value or key in required or left_out != Marks():
                 rule = f"key {json.dumps(key)}"
                 self.origins.setdefault(rule, origin)
                 self._string_rule(rule, (), partial(word, key))
                 members.append(_MemberPlan(rule, value, key in required, left_out))
         others = []
-        for keys in classes(objects, frozenset(names), cases):
+        for keys in classes(objects, frozenset(names), signs, cases):
             value = self._member(keys.value, keys.met, True)
             if value:
                 rule = self._other_key(frozenset(names), keys.automaton, objects.names)

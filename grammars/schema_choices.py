@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TypeAlias
 
 from sortition.grammars.schema_assertions import terms, without
 from sortition.grammars.schema_document import Schema
-from sortition.grammars.schema_facts import ANYTHING, Facts, Negation, Objects, Terms
+from sortition.grammars.schema_facts import ANYTHING, Facts, Negation, Objects, Sign, Terms, Wish
 
 Choice: TypeAlias = tuple[Terms, ...]
 
@@ -15,6 +16,31 @@ Choice: TypeAlias = tuple[Terms, ...]
 def listed(schema: Schema, keyword: str) -> list[Schema]:
     """The schemas in the list that is the value of a keyword."""
     return [schema.child(keyword, index) for index in range(len(schema.keywords[keyword]))]
+
+
+def any_of(schema: Schema) -> Choice:
+    """The alternatives of `anyOf`; those that only ask for a member with one key are one wish.
+
+    Which of the keys are there need not be told apart then: for a dozen, these are thousands of sets.
+    """
+    children = listed(schema, "anyOf")
+    signs = [_sign(child) for child in children]
+    wish = Wish(tuple(sign for sign in signs if sign is not None))
+    if len(wish.signs) < 2:
+        return tuple(terms(child) for child in children)
+    others = tuple(terms(child) for child, sign in zip(children, signs, strict=True) if sign is None)
+    return (*others, (replace(ANYTHING, object=Objects.of_wish(wish)),))
+
+
+def _sign(schema: Schema) -> Sign | None:
+    """The sign that objects fulfil a schema, if it asks for nothing else and allows all other values."""
+    keywords = schema.keywords
+    required = keywords.get("required", ())
+    properties = keywords.get("properties", ())
+    if keywords.keys() - {"properties", "required"} or len(required) != 1 or {*properties} - {*required}:
+        return None
+    (name,) = required
+    return Sign(name, terms(schema.child("properties", name)) if properties else ())
 
 
 def conditional(schema: Schema, negated: bool) -> Iterator[Terms]:

@@ -20,6 +20,9 @@ COMPARED: Final = 128
 COMPARISON_STEPS: Final = 10
 """Steps that comparing two sets takes, both ways."""
 
+NAMES_PER_STEP: Final = 2
+"""Keys of two sets that are compared in one step."""
+
 
 def uncovered(sets: Sequence[Objects], any_order: bool, cases: Cases) -> Sequence[Objects]:
     """The sets that lie within none of the others, as far as that is easily seen.
@@ -55,6 +58,7 @@ class _Covering:
         ):
             return False
         names, more = declared(outer), declared(inner)
+        charge((len(names) + len(more)) // NAMES_PER_STEP)
         return (
             # Of undeclared keys, one that has to be there comes last: both must declare the same.
             (not outer.wishes or set(names) == set(more))

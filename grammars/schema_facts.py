@@ -7,7 +7,7 @@ schemas, negated schemas and facts which must all hold; the empty tuple means th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -39,6 +39,9 @@ COMPARISON_STEPS: Final = 6
 
 DIVISION_STEPS: Final = 4
 """Steps that it takes to be divided."""
+
+SIGN_STEPS: Final = 1
+"""Steps that each sign of a wish takes wherever it is looked at."""
 
 FEW: Final = 4
 """Up to this many things are compared with others one by one."""
@@ -286,7 +289,8 @@ class Sign:
     value: Terms | None
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class Wish:
     """An object must show at least one of these signs."""
 
@@ -324,35 +328,57 @@ class Objects:
             low,
             high,
         )
-        for wish in joined(self.wishes, other.wishes):
-            found = both._wishing(wish)
-            if found is None:
-                return None
-            both = found
-        return both
+        return both._wishing(joined(self.wishes, other.wishes))
 
     @staticmethod
     def of_wish(wish: Wish) -> Objects | None:
         """The objects that fulfil a wish."""
-        return _ANY_OBJECT._wishing(wish)
+        return _ANY_OBJECT._wishing((wish,))
 
-    def _wishing(self, wish: Wish) -> Objects | None:
-        """These objects where they fulfil a wish, too."""
-        if any(sign.value is None and sign.key in self.absent for sign in wish.signs):
-            return self
-        signs = tuple(
-            sign
-            for sign in wish.signs
-            if sign.key not in (self.required if sign.value is None else self.absent)
-        )
-        if len(signs) > 1 or (signs and not isinstance(signs[0].key, str)):
-            return replace(self, wishes=joined(self.wishes, (Wish(signs),)))
-        if not signs:
-            return None
-        key, value = str(signs[0].key), signs[0].value
-        if value is None:
-            return self & Objects(absent=frozenset([key]))
-        return self & Objects((Members(((key, value),)),), (key,))
+    def _wishing(self, wishes: Sequence[Wish]) -> Objects | None:
+        """These objects, which have no wishes, where they fulfil these."""
+        objects, waiting = self, wishes
+        while True:
+            left: list[Wish] = []
+            narrowed = False
+            for wish in waiting:
+                signs = objects._signs_of(wish)
+                if signs is None:
+                    continue
+                if not signs:
+                    return None
+                said = _said_by(signs)
+                if said is None:
+                    left.append(wish if len(signs) == len(wish.signs) else Wish(signs))
+                    continue
+                narrower = objects & said
+                if narrower is None:
+                    return None
+                objects, narrowed = narrower, True
+            if not narrowed:
+                return replace(objects, wishes=tuple(dict.fromkeys(left))) if left else objects
+            waiting = left
+
+    def _signs_of(self, wish: Wish) -> tuple[Sign, ...] | None:
+        """The signs of a wish that are possible here, None if one is there in any case."""
+        charge(SIGN_STEPS * len(wish.signs))
+        signs = []
+        for sign in wish.signs:
+            if sign.value is None and sign.key in self.absent:
+                return None
+            if sign.key not in (self.required if sign.value is None else self.absent):
+                signs.append(sign)
+        return tuple(signs)
+
+
+def _said_by(signs: Sequence[Sign]) -> Objects | None:
+    """What it says that these are the signs, if that can be said without a wish."""
+    if len(signs) > 1 or not isinstance(signs[0].key, str):
+        return None
+    key, value = signs[0].key, signs[0].value
+    if value is None:
+        return Objects(absent=frozenset([key]))
+    return Objects((Members(((key, value),)),), (key,))
 
 
 @hashed_once

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from sortition.grammars.automaton import Automaton
 from sortition.grammars.expr import NOTHING
 from sortition.grammars.json_strings import any_string, exists, finite, language, matches, pattern
 from sortition.grammars.schema_facts import (
     IMPOSSIBLE,
+    SIGN_STEPS,
     Facts,
     Members,
     Objects,
@@ -20,6 +21,7 @@ from sortition.grammars.schema_facts import (
     joined,
     of_value,
 )
+from sortition.grammars.work import charge
 
 Cases: TypeAlias = Callable[[Terms], tuple[Facts, ...]]
 
@@ -51,19 +53,45 @@ Met: TypeAlias = tuple[int, Terms]
 """The number of a wish that a member with some key may fulfil, and the one or no term for its value then."""
 
 
-def met_by(objects: Objects, name: str, cases: Cases) -> list[Met]:
-    """The wishes that a member with a key may fulfil.
+@dataclass(frozen=True, slots=True, eq=False)
+class Signs:
+    """The signs of all wishes of an object, each with the number of its wish.
 
-    Raises:
-        GrammarError: that cannot be told.
+    Attributes:
+        present: by key, the terms for its value.
+        absent: by key, the wishes that are fulfilled without it, as bits.
+        others: those of keys that fulfil terms, and the terms for the value.
     """
-    return [
-        (number, sign.value)
-        for number, wish in enumerate(objects.wishes)
-        for sign in wish.signs
-        if sign.value is not None
-        and (sign.key == name if isinstance(sign.key, str) else is_key(name, sign.key, cases))
-    ]
+
+    present: Mapping[str, Sequence[Met]]
+    absent: Mapping[str, int]
+    others: Sequence[tuple[int, Terms, Terms]]
+
+    @classmethod
+    def of(cls, objects: Objects) -> Self:
+        """The signs of these objects."""
+        present: dict[str, list[Met]] = {}
+        absent: dict[str, int] = {}
+        others = []
+        for number, wish in enumerate(objects.wishes):
+            charge(SIGN_STEPS * len(wish.signs))
+            for key, value in ((sign.key, sign.value) for sign in wish.signs):
+                if not isinstance(key, str):
+                    others.append((number, key, value or ()))
+                elif value is None:
+                    absent[key] = absent.get(key, 0) | 1 << number
+                else:
+                    present.setdefault(key, []).append((number, value))
+        return cls(present, absent, others)
+
+    def met_by(self, name: str, cases: Cases) -> list[Met]:
+        """The wishes that a member with a key may fulfil.
+
+        Raises:
+            GrammarError: that cannot be told.
+        """
+        met = [(number, value) for number, terms, value in self.others if is_key(name, terms, cases)]
+        return [*self.present.get(name, ()), *met]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,18 +130,15 @@ def _strings(terms: Terms, cases: Cases) -> Iterator[Strings]:
             yield facts.string
 
 
-def classes(objects: Objects, names: frozenset[str], cases: Cases) -> list[Keys]:
+def classes(objects: Objects, names: frozenset[str], signs: Signs, cases: Cases) -> list[Keys]:
     """The keys that are not among `names`, by the terms for their values and by what they may fulfil."""
     parts = [Keys(keys, terms, ()) for keys, terms in _by_pattern(objects, names)]
-    signs = [(number, sign) for number, wish in enumerate(objects.wishes) for sign in wish.signs]
-    for number, sign in signs:
-        if isinstance(sign.key, str) or sign.value is None:
-            continue
-        wanted = keys_of(sign.key, cases)
+    for number, terms, value in signs.others:
+        wanted = keys_of(terms, cases)
         divided = []
         for part in parts:
             keys = any_string().difference(finite(names)) if part.automaton is None else part.automaton
-            outside, met = keys.difference(wanted), (*part.met, (number, sign.value))
+            outside, met = keys.difference(wanted), (*part.met, (number, value))
             if outside.is_empty:
                 divided.append(Keys(part.automaton, part.value, met))
                 continue

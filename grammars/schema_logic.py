@@ -17,7 +17,7 @@ from sortition.grammars.expr import NOTHING
 from sortition.grammars.json_numbers import number
 from sortition.grammars.json_strings import exists
 from sortition.grammars.schema_assertions import assertions, broken, terms, without
-from sortition.grammars.schema_choices import Choice, conditional, dependent, listed, only, with_key
+from sortition.grammars.schema_choices import Choice, any_of, conditional, dependent, listed, only, with_key
 from sortition.grammars.schema_document import Document, Schema
 from sortition.grammars.schema_evaluated import Evaluation, asks_for_the_rest
 from sortition.grammars.schema_facts import (
@@ -330,7 +330,7 @@ class Logic:
         for index, keyword in enumerate(schema.keywords):
             match keyword:
                 case "anyOf":
-                    yield tuple(terms(child) for child in listed(schema, keyword)), (index,)
+                    yield any_of(schema), (index,)
                 case "oneOf":
                     yield tuple(self._exactly_one(schema, context)), (index,)
                 case "if":

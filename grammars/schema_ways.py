@@ -16,7 +16,7 @@ from operator import or_
 from typing import Final, TypeAlias
 
 from sortition.grammars.schema_assertions import opposite
-from sortition.grammars.schema_facts import Containing, Facts, Numbers, Objects, Strings, Terms, joined
+from sortition.grammars.schema_facts import Containing, Facts, Numbers, Strings, Terms, joined
 from sortition.grammars.schema_keys import Met
 from sortition.grammars.work import charge
 
@@ -107,17 +107,6 @@ def _few_numbers(numbers: Numbers) -> Sequence[Fraction] | None:
     if last - first > DIFFERENT:
         return None
     return [value for value in (each * steps[0] for each in range(first, last + 1)) if numbers.holds(value)]
-
-
-def met_without(objects: Objects, name: str) -> Marks:
-    """The wishes that objects without a key fulfil; keys that are declared come once."""
-    return Marks(
-        sum(
-            1 << number
-            for number, wish in enumerate(objects.wishes)
-            if any(sign.value is None and sign.key == name for sign in wish.signs)
-        )
-    )
 
 
 def member_ways(

@@ -82,6 +82,22 @@ def shared(depth: int) -> dict[str, Any]:
 
 INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
     "anyOf 3^8": schema(lambda: nested(8, "k")),
+    "150 wishes and 12 choices": schema(
+        lambda: {
+            "type": "object",
+            "allOf": [
+                *({"not": {"required": [f"a{i}", f"b{i}"]}} for i in range(150)),
+                *({"anyOf": [{"required": [f"p{i}"]}, {"properties": {f"q{i}": {}}}]} for i in range(12)),
+            ],
+        }
+    ),
+    "127 objects that share a wish": schema(
+        lambda: {
+            "type": "object",
+            "$defs": {"n": {"not": {"required": [f"k{i}" for i in range(1_000)]}}},
+            "anyOf": [{"$ref": "#/$defs/n", "properties": {"z": {"const": number}}} for number in range(127)],
+        }
+    ),
     "anyOf product": schema(
         lambda: {"allOf": [{"anyOf": [{"required": [f"{i} {j}"]} for j in range(4)]} for i in range(12)]}
     ),

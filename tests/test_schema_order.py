@@ -42,6 +42,25 @@ def test_a_dozen_open_objects(keyword: str) -> None:
         assert not grammar.accepts(json.dumps({"type": kind, "oil": {"name": "a", "version": "1"}}))
 
 
+@pytest.mark.parametrize("any_order", [False, True])
+def test_one_of_many_keys_must_be_there(any_order: bool) -> None:
+    names = [f"key{number}" for number in range(12)]
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "integer"} for name in names},
+        "anyOf": [
+            *({"required": [name]} for name in names[:8]),
+            *({"required": [name], "properties": {name: {"minimum": 5}}} for name in names[8:]),
+        ],
+    }
+    grammar = json_schema(schema, any_order=any_order)
+    assert len(grammar.machine) < 2_000
+    validator = Draft202012Validator(schema)
+    for value in ({}, {"a": 1}, {"key3": 1}, {"key10": 1}, {"key9": 1, "key10": 5}, {"key0": 1, "key10": 1}):
+        assert grammar.accepts(json.dumps(value)) == validator.is_valid(value), value
+    assert grammar.accepts('{"key8":5,"key1":1}') == any_order
+
+
 def test_two_open_objects_that_exclude_each_other() -> None:
     lock = {
         "type": "object",
