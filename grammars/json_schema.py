@@ -52,7 +52,7 @@ from sortition.grammars.json_whitespace import (
     Whitespace,
 )
 from sortition.grammars.nfa import NODE_STEPS, ROOT
-from sortition.grammars.schema_assertions import terms
+from sortition.grammars.schema_assertions import DIFFERENT, terms
 from sortition.grammars.schema_covering import uncovered
 from sortition.grammars.schema_document import Document, checked_keys
 from sortition.grammars.schema_facts import (
@@ -68,7 +68,6 @@ from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_order import in_one_order
 from sortition.grammars.schema_origin import NO_VALUE, Kind, Origin, crossed
 from sortition.grammars.schema_ways import (
-    DIFFERENT,
     Counted,
     Marks,
     item_ways,
@@ -112,6 +111,10 @@ SHOWN: Final = 60
 """Characters of a schema that stand for it in the `repr` of its grammar."""
 
 TOO_DEEP: Final = "the schema nests too deep"
+
+_SCHEMAS: Final = (
+    "give a dict, JSON text or a pydantic model; for other types, pydantic.TypeAdapter(...).json_schema()"
+)
 
 Part: TypeAlias = "str | Numbers | Strings | Arrays | Objects"
 """What a rule accepts: one of the words null, true and false, or a set of values of one type."""
@@ -203,9 +206,13 @@ def _contents(schema: Any) -> Any:
         except GrammarError:
             raise
         except ValueError as error:
-            raise Invalid(f"not JSON: {error}") from None
+            raise Invalid(
+                f"not JSON: {error}", hint="a text is the schema itself, not a file's name"
+            ) from None
     if hasattr(schema, "model_json_schema"):
         return schema.model_json_schema()
+    if schema is not None and not isinstance(schema, dict | list | bool | int | float):
+        raise Invalid(f"a {type(schema).__name__} is not a JSON Schema", hint=_SCHEMAS)
     return schema
 
 

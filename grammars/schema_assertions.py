@@ -30,6 +30,9 @@ from sortition.grammars.schema_facts import (
 )
 from sortition.grammars.schema_keywords import TYPES, Draft
 
+DIFFERENT: Final = 8
+"""Values that the items of an array may have if all must differ: each doubles the states of the array."""
+
 _NEUTRAL: Final = frozenset(
     [
         "$id",
@@ -328,7 +331,7 @@ def _undeclared(schema: Schema) -> Facts:
     return Facts(string=Strings(patterns=patterns, excluded=excluded))
 
 
-_DIFFERENT: Final = "that items differ can be enforced only where each is one of a few values"
+_DIFFERENT: Final = f"that items differ can be enforced only where each is one of up to {DIFFERENT} values"
 _NEGATED: Final = "its opposite, which not, oneOf or if asks for here, cannot be enforced"
 
 

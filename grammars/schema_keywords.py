@@ -125,6 +125,8 @@ ANNOTATIONS: Final = frozenset(
     [
         *("$schema", "$comment", "$vocabulary", "title", "description", "default", "example", "examples"),
         *("deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"),
+        # OpenAPI's: it names the key that tells branches apart, which say so themselves.
+        "discriminator",
     ]
 )
 """Keywords that never decide whether an instance is valid."""

@@ -15,13 +15,10 @@ from math import ceil, floor
 from operator import or_
 from typing import Final, TypeAlias
 
-from sortition.grammars.schema_assertions import opposite
+from sortition.grammars.schema_assertions import DIFFERENT, opposite
 from sortition.grammars.schema_facts import Containing, Facts, Numbers, Strings, Terms, joined
 from sortition.grammars.schema_keys import Met
 from sortition.grammars.work import charge
-
-DIFFERENT: Final = 8
-"""Values that the items of an array may have if all must differ: each doubles the states of the array."""
 
 WAY_STEPS: Final = 25
 """Steps that each way takes to write an item or a member."""

@@ -360,7 +360,10 @@ class Sampler:
     def advance(self, state: DeviceState, tokens: Tensor | Sequence[int]) -> DeviceState: ...
 
     def advance(self, state: State | DeviceState, tokens: Tensor | Sequence[int]) -> State | DeviceState:
-        """The state after each row has generated a token; a negative one is none, and the row stays."""
+        """The state after each row has generated a token; a negative one is none, and the row stays.
+
+        After a token that its grammar refuses, a row may only end: nobody waits to be told.
+        """
         if isinstance(state, DeviceState):
             kernels = kernels_of(self, state.device, len(state))
             there = torch.as_tensor(tokens, device=state.device)

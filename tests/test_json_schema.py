@@ -98,6 +98,26 @@ def test_numbers_of_a_schemas_text_that_floats_lose(number: str) -> None:
     assert accepts(json_schema('{"const": 0.0e-400}'), "0")
 
 
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("invoice.json", r"not JSON.*the schema itself, not a file's name"),
+        (Path("invoice.json"), r"a \w*Path is not a JSON Schema \(give a dict"),
+        (list[int], r"is not a JSON Schema .*TypeAdapter"),
+        (b"{}", r"a bytes is not a JSON Schema"),
+    ],
+    ids=str,
+)
+def test_what_is_no_schema(schema: Any, says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        json_schema(schema)
+
+
+def test_what_openapi_says_of_branches_is_no_news() -> None:
+    tagged = {"anyOf": [{"const": 1}, {"const": 2}], "discriminator": {"propertyName": "kind"}}
+    assert json_schema(tagged).warnings == ()
+
+
 @pytest.mark.parametrize("case", CASES["warnings"], ids=lambda case: case["say"][0])
 def test_warning(case: dict[str, Any]) -> None:
     (warning,) = json_schema(case["schema"]).warnings

@@ -227,6 +227,8 @@ def _compile(
                 raise InputError(f"cannot write {output}: {problem.strerror}") from None
             typer.echo(f"saved {output} ({output.stat().st_size:,} bytes)")
         refused = [path for path, text in instances.items() if not _print_verdict(grammar, path, text)]
+        if refused and not any_order:
+            typer.echo("(keys come in the order of `properties`, unless --any-order is given)")
     if refused:
         raise typer.Exit(NOT_ALL)
 
