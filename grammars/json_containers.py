@@ -76,6 +76,7 @@ class _Edges:
 def object_of(
     members: Sequence[Member],
     others: Sequence[tuple[Expr, Value]],
+    earlier: Sequence[tuple[Expr, Value]],
     low: int,
     high: int | None,
     wishes: int,
@@ -86,6 +87,7 @@ def object_of(
     Args:
         members: the declared members, in the order in which they are written.
         others: key and value of the members that are not declared.
+        earlier: the same of those before the first that is declared.
         low, high: how many members there are, None for no upper bound.
         wishes: how many wishes the members must have fulfilled at the end.
 
@@ -102,6 +104,7 @@ def object_of(
     plain = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
     close = concat(whitespace.before_close, literal(b"}"))
     bodies, other = _bodies(members, others, whitespace)
+    _, early = _bodies([], earlier, whitespace)
     every = (1 << wishes) - 1
     edges = _Edges()
     expect(EDGE_STEPS * counting.top, "to count members")
@@ -119,7 +122,7 @@ def object_of(
                     if not members[place].required:
                         then = done.then(members[place].left_out)
                         edges.add(before, EMPTY, ("member", place + 1, count, then))
-                for marks, body in other.items():
+                for marks, body in (other if place else early).items():
                     body = counting.leaving(required, following, body)
                     edges.add(before, body, ("after", place, following, done.then(marks)))
                 if place < len(members) or other:

@@ -253,6 +253,7 @@ class _ObjectPlan:
     origin: Origin
     members: list[_MemberPlan]
     others: list[tuple[str, _Ways]]
+    earlier: list[tuple[str, _Ways]]
     low: int
     high: int | None
     wishes: int
@@ -358,7 +359,7 @@ class _Lowering:
             ordered: Mapping[Part, Part] = {}
             if len(objects) > 1 and not self.any_order:
                 several = [each for each in dict.fromkeys(objects) if each not in _FREE]
-                ordered = dict(zip(several, in_one_order(several), strict=True))
+                ordered = dict(zip(several, in_one_order(several, self.logic.cases), strict=True))
             names = self._values[ways] = [
                 self._names_of([ordered.get(part, part) for part in each], terms)
                 for each, terms in zip(parts, ways, strict=True)
@@ -460,13 +461,16 @@ class _Lowering:
                 self.origins.setdefault(rule, origin)
                 self._string_rule(rule, (), partial(word, key))
                 members.append(_MemberPlan(rule, value, key in required, left_out))
-        others = []
-        for keys in classes(objects, frozenset(names), signs, cases):
-            value = self._member(keys.value, keys.met, True)
-            if value:
-                rule = self._other_key(frozenset(names), keys.automaton, objects.names)
-                self.origins.setdefault(rule, origin)
-                others.append((rule, value))
+        undeclared = [
+            (keys.automaton, self._member(keys.value, keys.met, True))
+            for keys in classes(objects, frozenset(names), signs, cases)
+        ]
+        others = self._others(frozenset(names), undeclared, objects.names, origin)
+        earlier = others
+        if objects.later:
+            late = finite(objects.later)
+            undeclared = [(keys and keys.difference(late), value) for keys, value in undeclared]
+            earlier = self._others(objects.later.union(names), undeclared, objects.names, origin)
         # Keys that are not declared may repeat, and only one of them is sure to be a member more.
         if others and objects.low > len(objects.required) + 1:
             raise Unsupported(
@@ -475,7 +479,7 @@ class _Lowering:
                 keyword="minProperties",
                 hint="declare the keys and set additionalProperties to false",
             )
-        return _ObjectPlan(origin, members, others, objects.low, objects.high, len(objects.wishes))
+        return _ObjectPlan(origin, members, others, earlier, objects.low, objects.high, len(objects.wishes))
 
     def _member(self, value: Terms, met: Sequence[Met], repeats: bool) -> _Ways:
         """The rules for the value of a member, by the wishes that it fulfils."""
@@ -484,6 +488,22 @@ class _Lowering:
         simple = bool(cases) and not any(each.array or each.object for each in cases)
         exclusive = not repeats and (self.any_order or simple)
         return self._named(list(member_ways(value, met, repeats, exclusive, self.logic.possible)))
+
+    def _others(
+        self,
+        names: frozenset[str],
+        undeclared: Sequence[tuple[Automaton | None, _Ways]],
+        name_terms: Terms,
+        origin: Origin,
+    ) -> list[tuple[str, _Ways]]:
+        """The rules for keys and values of members whose keys are not among `names`."""
+        others = []
+        for keys, value in undeclared:
+            if value:
+                rule = self._other_key(names, keys, name_terms)
+                self.origins.setdefault(rule, origin)
+                others.append((rule, value))
+        return others
 
     def _other_key(self, names: frozenset[str], keys: Automaton | None, name_terms: Terms) -> str:
         """The rule for keys that are not declared: those of an automaton, or all, under `propertyNames`."""
@@ -588,12 +608,17 @@ class _Lowering:
                 Member(self._call((each.key,)), self._calls_of(each.value), each.required, each.left_out)
                 for each in plan.members
             ]
-            others = [(self._call((key,)), self._calls_of(value)) for key, value in plan.others]
-            contents = members, others, plan.low, plan.high, plan.wishes, whitespace
-            return unordered_object_of(*contents, self._part) if self.any_order else object_of(*contents)
+            others, earlier = self._keys_of(plan.others), self._keys_of(plan.earlier)
+            bounds = plan.low, plan.high, plan.wishes, whitespace
+            if self.any_order:
+                return unordered_object_of(members, others, *bounds, self._part)
+            return object_of(members, others, earlier, *bounds)
         first = [self._calls_of(item) for item in plan.first]
         others_item = self._calls_of(plan.others)
         return array_of(first, others_item, plan.low, plan.high, plan.wanted, whitespace)
+
+    def _keys_of(self, others: Sequence[tuple[str, _Ways]]) -> list[tuple[Expr, Value]]:
+        return [(self._call((key,)), self._calls_of(value)) for key, value in others]
 
     def _unsatisfiable(self, root: Terms) -> GrammarError:
         """The error for a root without values: it points to the innermost thing that nothing can fulfil."""
@@ -666,7 +691,7 @@ def _free_rules(policy: Policy, called: bool, any_order: bool) -> Mapping[str, E
     free = (
         unordered_object_of([], others, 0, None, 0, whitespace, member)
         if any_order
-        else object_of([], others, 0, None, 0, whitespace)
+        else object_of([], others, others, 0, None, 0, whitespace)
     )
     return {
         "null": literal(b"null"),

@@ -302,6 +302,8 @@ class Wish:
 class Objects:
     """A set of objects; `absent` keys must not be there, `names` are terms for every key as a string.
 
+    Of keys that are not declared, those that are `later` come after the first one that is.
+
     A wish with one sign that names a key is none: `of_wish` and "and" turn it into what it says.
     """
 
@@ -312,6 +314,7 @@ class Objects:
     low: int = 0
     high: int | None = None
     wishes: tuple[Wish, ...] = ()
+    later: frozenset[str] = frozenset()
 
     def __and__(self, other: Objects) -> Objects | None:
         if other == _ANY_OBJECT:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from sortition.grammars.schema_facts import Members, Objects
-from sortition.grammars.schema_keys import declared, in_order
+from sortition.grammars.schema_keys import Cases, declared, in_order, terms_of
+from sortition.grammars.schema_overlap import constants_of
 from sortition.grammars.work import charge, expect
 
 NAME_STEPS: Final = 1
@@ -23,19 +24,33 @@ NAMES_PER_STEP: Final = 4
 """Keys that are passed in one step to find the place of another."""
 
 
-def in_one_order(sets: Sequence[Objects]) -> list[Objects]:
+def in_one_order(sets: Sequence[Objects], cases: Cases) -> list[Objects]:
     """The same objects, each with the keys that any of them names in one order.
 
-    One that has its own keys in another order keeps that, and then has the others.
+    One that has its own keys in another order keeps that, and then has the others. Where the first key tells
+    all of them apart, it is enough that the keys of the others come after it.
     """
     own = [dict.fromkeys(name for members in each.members for name, _ in members.properties) for each in sets]
     order: list[str] = []
     for names in [*own, *map(declared, sets)]:
         order = _merged(order, names)
     expect(NAME_STEPS * len(sets) * len(order), "to bring keys into one order")
+    if _told_apart(sets, cases):
+        return [replace(each, later=frozenset(order).difference(declared(each))) for each in sets]
     together = _naming(order)
     firsts = [together if in_order(names, order) else _naming([*names, *order]) for names in own]
     return [replace(each, members=(first, *each.members)) for each, first in zip(sets, firsts, strict=True)]
+
+
+def _told_apart(sets: Sequence[Objects], cases: Cases) -> bool:
+    """Whether all have the same first key, which must be there, and no two share a value there."""
+    first = {name for each in sets for name in declared(each)[:1]}
+    if len(first) != 1 or not all(declared(each) and first <= {*each.required} for each in sets):
+        return False
+    (tag,) = first
+    found = [constants_of(terms_of(each, tag), cases) for each in sets]
+    known = [values for values in found if values is not None]
+    return len(known) == len(found) and len(frozenset().union(*known)) == sum(map(len, known))
 
 
 def _merged(order: Sequence[str], names: Iterable[str]) -> list[str]:

@@ -51,6 +51,17 @@ def outlines(terms: Terms, cases: Cases) -> list[Outline]:
     return [_outline(facts, cases) for facts in cases(terms)]
 
 
+def constants_of(terms: Terms, cases: Cases) -> frozenset[Constant] | None:
+    """The values that fulfil terms, None if more than finitely many or containers do."""
+    values: set[Constant] = set()
+    for facts in cases(terms):
+        constants, types = _simple(facts)
+        if types or facts.array is not None or facts.object is not None:
+            return None
+        values |= constants
+    return frozenset(values)
+
+
 def _outline(facts: Facts, cases: Cases) -> Outline:
     constants, open_types = _simple(facts)
     tags: dict[str, frozenset[Constant]] = {}
@@ -59,14 +70,9 @@ def _outline(facts: Facts, cases: Cases) -> Outline:
     if facts.object is not None:
         open_types.add("object")
         for name in facts.object.required:
-            values: set[Constant] = set()
-            for inner in cases(terms_of(facts.object, name)):
-                inner_constants, inner_types = _simple(inner)
-                if inner_types or inner.array is not None or inner.object is not None:
-                    break
-                values |= inner_constants
-            else:
-                tags[name] = frozenset(values)
+            values = constants_of(terms_of(facts.object, name), cases)
+            if values is not None:
+                tags[name] = values
     return Outline(frozenset(constants), frozenset(open_types), tags)
 
 

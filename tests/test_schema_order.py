@@ -42,6 +42,23 @@ def test_a_dozen_open_objects(keyword: str) -> None:
         assert not grammar.accepts(json.dumps({"type": kind, "oil": {"name": "a", "version": "1"}}))
 
 
+def test_thirty_open_objects_that_begin_with_a_tag() -> None:
+    branches = [
+        {
+            "properties": {"kind": {"const": tag}, **{f"{tag}{i}": {"type": "string"} for i in range(20)}},
+            "required": ["kind", *(f"{tag}{i}" for i in range(20))],
+        }
+        for tag in (f"t{number}_" for number in range(30))
+    ]
+    grammar = json_schema({"type": "object", "anyOf": branches})
+    full = {"kind": "t7_", **{f"t7_{i}": "" for i in range(20)}}
+    assert grammar.accepts(json.dumps(full))
+    assert grammar.accepts(json.dumps({"other": 1, **full, "t3_1": 0}))
+    assert not grammar.accepts(json.dumps({**full, "kind": "t3_"}))
+    # What another branch declares comes after the tag.
+    assert not grammar.accepts(json.dumps({"t3_1": 0, **full}))
+
+
 @pytest.mark.parametrize("any_order", [False, True])
 def test_one_of_many_keys_must_be_there(any_order: bool) -> None:
     names = [f"key{number}" for number in range(12)]
@@ -113,7 +130,9 @@ def test_keys_of_another_branch_have_their_place() -> None:
 
 
 names = st.sampled_from(["a", "b", "c"])
-value = st.sampled_from([{}, {"type": "null"}, {"type": "integer"}, {"enum": [1, None]}, False])
+value = st.sampled_from(
+    [{}, {"type": "null"}, {"const": 1}, {"type": "integer"}, {"enum": [1, None]}, {"enum": ["x"]}, False]
+)
 branch = st.fixed_dictionaries(
     {},
     optional={
@@ -125,6 +144,17 @@ branch = st.fixed_dictionaries(
     },
 )
 negated = st.builds(lambda each: {"not": each}, branch)
+tagged = st.builds(
+    lambda tag, more: {**more, "properties": {"a": {"const": tag}, **more["properties"]}, "required": ["a"]},
+    st.sampled_from([1, "x", None]),
+    st.fixed_dictionaries(
+        {"properties": st.dictionaries(st.sampled_from(["b", "c"]), value, max_size=2)},
+        optional={
+            "additionalProperties": value,
+            "patternProperties": st.just({"^[bc]": {"type": "integer"}}),
+        },
+    ),
+)
 VALUES: list[dict[str, Any]] = [
     dict(zip(keys, values, strict=True))
     for count in range(4)
@@ -135,7 +165,7 @@ VALUES: list[dict[str, Any]] = [
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    choices=st.lists(branch | negated, min_size=1, max_size=3),
+    choices=st.lists(branch | negated, min_size=1, max_size=3) | st.lists(tagged, min_size=2, max_size=3),
     keyword=st.sampled_from(["anyOf", "oneOf", "allOf"]),
     any_order=st.booleans(),
 )
