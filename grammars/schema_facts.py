@@ -254,21 +254,11 @@ class Arrays:
 @hashed_once
 @dataclass(frozen=True)
 class Members:
-    """What `properties`, `patternProperties` and `additionalProperties` of one schema say together.
-
-    A hash is taken once: there may be hundreds of keys.
-    """
+    """What `properties`, `patternProperties` and `additionalProperties` of one schema say together."""
 
     properties: tuple[tuple[str, Terms], ...] = ()
     patterns: tuple[tuple[Source, Terms], ...] = ()
     additional: Terms = ()
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.properties, self.patterns, self.additional))
 
     @cached_property
     def by_name(self) -> dict[str, Terms]:

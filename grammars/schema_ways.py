@@ -94,7 +94,7 @@ def values_of(terms: Terms, cases: Callable[[Terms], tuple[Facts, ...]]) -> list
 
 
 def _few_numbers(numbers: Numbers) -> Sequence[Fraction] | None:
-    """Every number of a set, None where they are more than `DIFFERENT` or cannot be listed."""
+    """Every number of a set, None where they cannot be listed, or only by bounds far apart."""
     if numbers.values is not None:
         return numbers.values
     steps = ((Fraction(1),) if numbers.integral else ()) + numbers.divisors
