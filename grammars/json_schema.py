@@ -381,6 +381,7 @@ class _Lowering:
         return kept
 
     def _names_of(self, parts: Sequence[Part], terms: Terms) -> Names:
+        """The names of the rules for these parts; many sets of strings become one automaton."""
         strings = [part for part in parts if isinstance(part, Strings) and part.values is None]
         if len(strings) > FEW:
             parts = [part for part in parts if part not in strings]
@@ -469,7 +470,9 @@ class _Lowering:
         earlier = others
         if objects.later:
             late = finite(objects.later)
-            undeclared = [(keys and keys.difference(late), value) for keys, value in undeclared]
+            undeclared = [
+                (None if keys is None else keys.difference(late), value) for keys, value in undeclared
+            ]
             earlier = self._others(objects.later.union(names), undeclared, objects.names, origin)
         # Keys that are not declared may repeat, and only one of them is sure to be a member more.
         if others and objects.low > len(objects.required) + 1:
