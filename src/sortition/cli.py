@@ -43,8 +43,6 @@ SHOWN_RECORDS: Final = 5
 """Records that did not succeed and are named in the summary; all of them are in the output."""
 SHOWN_BEFORE: Final = 30
 """Bytes of a refused text that are shown before the refused one."""
-SHOWN_REASON: Final = 300
-"""Characters of what a library says about its own failure."""
 SHOWN_EDGES: Final = 60
 """Lines of an automaton that `show` prints: about a screen."""
 
@@ -351,31 +349,19 @@ def _spelled(text: bytes) -> str:
 
 
 def _vocabulary(folder: Path | None) -> Vocabulary:
-    """The vocabulary of a tokenizer folder, with the end tokens of the generation config beside it."""
+    """The vocabulary of a tokenizer folder, the embedded model's by default."""
+    from sortition.integrations.smollm2 import embedded_model
+
     _quiet_transformers()
-    if folder is not None and not folder.is_dir():
-        _refuse(f"there is no folder {folder}")
     try:
-        from transformers import AutoTokenizer, GenerationConfig
-
-        from sortition.integrations.model_folder import require_tokenizer
-        from sortition.integrations.smollm2 import embedded_model
-
         folder = folder or embedded_model()
-        require_tokenizer(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        configured = (folder / "generation_config.json").is_file()
-        generation = GenerationConfig.from_pretrained(folder) if configured else None
+        return sortition.Vocabulary.of(folder)
+    except InputError:
+        raise
     except ModuleNotFoundError as missing:
         _refuse(f"reading a tokenizer needs {missing.name}: pip install 'sortition[hf]'")
     except FileNotFoundError as missing:
         _refuse(f"{missing}; or name a folder with --tokenizer")
-    except (OSError, ValueError) as problem:
-        # Libraries spread the reason over lines and links.
-        reason = " ".join(str(problem).split())[:SHOWN_REASON]
-        _refuse(f"cannot load a tokenizer from {folder}: {reason}")
-    try:
-        return sortition.Vocabulary.of(tokenizer, generation_config=generation)
     except (TypeError, ValueError) as problem:
         _refuse(f"the tokenizer in {folder} cannot be used: {problem}")
 
