@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 from sortition.grammars.background import Background
 
 _MODULES: Final = (
-    "compose_jit", "liveness_jit", "machine_jit", "partition_jit", "reader_jit", "subsets_jit", "table_jit",
+    "compose_jit", "liveness_jit", "machine_jit", "masking_jit", "partition_jit", "reader_jit", "subsets_jit",
+    "table_jit",
 )  # fmt: skip
 """Where the loops are: each has `LOOPS`, with the types they are compiled for, and what it `REPLACES`."""
 
