@@ -113,7 +113,7 @@ SHOWN: Final = 60
 TOO_DEEP: Final = "the schema nests too deep"
 
 _SCHEMAS: Final = (
-    "give a dict, JSON text or a pydantic model; for other types, pydantic.TypeAdapter(...).json_schema()"
+    "give a dict, JSON text or a pydantic class; for other types, pydantic.TypeAdapter(...).json_schema()"
 )
 
 Part: TypeAlias = "str | Numbers | Strings | Arrays | Objects"
@@ -209,7 +209,7 @@ def _contents(schema: Any) -> Any:
             raise Invalid(
                 f"not JSON: {error}", hint="a text is the schema itself, not a file's name"
             ) from None
-    if hasattr(schema, "model_json_schema"):
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         return schema.model_json_schema()
     if schema is not None and not isinstance(schema, dict | list | bool | int | float):
         raise Invalid(f"a {type(schema).__name__} is not a JSON Schema", hint=_SCHEMAS)

@@ -24,6 +24,7 @@ from sortition.grammars.schema_keywords import (
     ANNOTATIONS,
     DIALECTS,
     KEYWORDS,
+    LATEST,
     Draft,
     blamed,
     check,
@@ -68,6 +69,12 @@ _SPECIFICATIONS: Final = {
     Draft.D2020: referencing.jsonschema.DRAFT202012,
 }
 
+
+_WRAPPINGS: Final = (
+    *("schema", "json_schema", "response_schema", "responseSchema", "response_format"),
+    *("parameters", "inputSchema", "input_schema"),
+)
+"""Where requests and tools of common interfaces hold a schema."""
 
 NO_VALUES: Final[list[Any]] = []
 """The `enum` that stands for the schema false, told by identity from one that was written."""
@@ -149,6 +156,7 @@ class Document:
     def __init__(self, contents: object, keys: Set[str]) -> None:
         if not isinstance(contents, bool | dict):
             raise Invalid("a schema is an object, true or false", pointer="")
+        _refuse_wrapping(contents)
         self._is_dynamic = not _DYNAMIC.isdisjoint(keys)
         self._schemas: dict[tuple[int, _Route], Schema] = {}
         self._by_content: dict[object, Schema] = {}
@@ -160,7 +168,8 @@ class Document:
         self._ignored_at: dict[str, str] = {}
         scope = Scope(Draft.D2020, False, contents, addressed=not _ADDRESSES.isdisjoint(keys))
         if isinstance(contents, dict) and "$schema" in contents:
-            scope = replace(scope, draft=_draft(contents["$schema"], ""), stated=True)
+            draft, stated = _dialect(contents["$schema"], "")
+            scope = replace(scope, draft=draft, stated=stated)
         self.root = self._read(contents, "", self._entered(scope, ()))
 
     @property
@@ -291,7 +300,7 @@ class Document:
         if scope.contents is not raw and _identifier(raw, scope.draft) is not None:
             draft, stated = scope.draft, scope.stated
             if "$schema" in raw:
-                draft, stated = _draft(raw["$schema"], pointer), True
+                draft, stated = _dialect(raw["$schema"], pointer)
             scope = self._entered(Scope(draft, stated, raw, scope, pointer), scope.route)
         for keyword, value in raw.items():
             if _applies(keyword, raw, scope.draft):
@@ -386,11 +395,27 @@ def _applies(keyword: str, raw: dict[str, Any], draft: Draft) -> bool:
     return known.first <= draft <= known.last
 
 
-def _draft(address: object, pointer: str) -> Draft:
-    """The draft that `$schema` names."""
+def _refuse_wrapping(contents: bool | dict[str, Any]) -> None:
+    """Refuse what holds a schema and has no keyword itself: it would allow everything."""
+    if isinstance(contents, bool) or not KEYWORDS.keys().isdisjoint(contents):
+        return
+    for key in _WRAPPINGS:
+        if isinstance(contents.get(key), dict):
+            raise Invalid(
+                "none of the keys is a keyword, so that everything would be allowed",
+                pointer="",
+                hint=f"the schema itself seems to be what is under {key!r}",
+            )
+
+
+def _dialect(address: object, pointer: str) -> tuple[Draft, bool]:
+    """The draft that `$schema` stands for, and whether it names it."""
     if not isinstance(address, str):
         raise Invalid("must be a string", pointer=pointer, keyword="$schema")
-    draft = DIALECTS.get(address.partition("://")[2].removesuffix("#"))
+    name = address.partition("://")[2].removesuffix("#")
+    if name == LATEST:
+        return Draft.D2020, False
+    draft = DIALECTS.get(name)
     if draft is None:
         raise Unsupported(
             f"{address!r} is not a dialect that is understood",
@@ -398,7 +423,7 @@ def _draft(address: object, pointer: str) -> Draft:
             keyword="$schema",
             hint="use draft 4, 6, 7, 2019-09 or 2020-12",
         )
-    return draft
+    return draft, True
 
 
 def checked_keys(contents: object) -> Set[str]:

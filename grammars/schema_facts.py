@@ -437,7 +437,8 @@ def of_types(names: list[str]) -> Facts:
 
 def exact(number: int | float) -> Fraction:
     """A number of a schema as the decimal that it was written as."""
-    found = Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+    # Not the `repr` of the number itself: numpy's floats are Python's, too, and write their type.
+    found = Fraction(number) if isinstance(number, int) else Fraction(repr(float(number)))
     charge(NUMBER_STEPS + (found.numerator.bit_length() + found.denominator.bit_length()) // BITS_PER_STEP)
     return found
 

@@ -31,8 +31,13 @@ DIALECTS: Final = {
     "json-schema.org/draft-07/schema": Draft.D7,
     "json-schema.org/draft/2019-09/schema": Draft.D2019,
     "json-schema.org/draft/2020-12/schema": Draft.D2020,
+    # OpenAPI 3.1 adds annotations.
+    "spec.openapis.org/oas/3.1/dialect/base": Draft.D2020,
 }
 """The values of `$schema` that are understood, without their scheme and an empty fragment."""
+
+LATEST: Final = "json-schema.org/schema"
+"""The value of `$schema` for the latest draft, whichever that was when the schema was written."""
 
 
 class Shape(Enum):

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 
 from sortition.grammars import errors, json_containers
 from sortition.grammars import json_schema as lowering
@@ -98,6 +99,12 @@ def test_numbers_of_a_schemas_text_that_floats_lose(number: str) -> None:
     assert accepts(json_schema('{"const": 0.0e-400}'), "0")
 
 
+def test_floats_of_numpy() -> None:
+    bounds = {"minimum": np.float64(0.5), "exclusiveMaximum": np.float64(2), "multipleOf": np.float64(0.25)}
+    grammar = json_schema({"type": "number", **bounds})
+    assert accepts(grammar, "0.75") and not any(accepts(grammar, text) for text in ("0.25", "2", "0.6"))
+
+
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
@@ -105,6 +112,7 @@ def test_numbers_of_a_schemas_text_that_floats_lose(number: str) -> None:
         (Path("invoice.json"), r"a \w*Path is not a JSON Schema \(give a dict"),
         (list[int], r"is not a JSON Schema .*TypeAdapter"),
         (b"{}", r"a bytes is not a JSON Schema"),
+        (RootModel[int](1), r"a RootModel\[int\] is not a JSON Schema .* a pydantic class"),
     ],
     ids=str,
 )
