@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import (
@@ -87,6 +87,7 @@ def extract(
     served_model: str | None = None,
     server: str | None = None,
     whitespace: str = "default",
+    formats: Literal["assert", "annotate"] = "assert",
     any_order: bool = False,
     constrained: bool = True,
     text_field: str = "text",
@@ -118,6 +119,7 @@ def extract(
         server: how that server takes a schema: ``"sortition"`` if it runs our processor,
             ``"response_format"`` if it has means of its own; by default it is asked.
         whitespace: what may stand between JSON tokens, see `json_schema`.
+        formats: ``"assert"``, or ``"annotate"`` to ignore `format`, also where values are judged.
         any_order: whether declared keys may come in any order, see `json_schema`.
         constrained: False to let the model write what it likes, for comparison.
         text_field, id_field: names of the fields of JSON lines and mappings.
@@ -135,8 +137,10 @@ def extract(
     given, schema = schema, read_schema(schema)
     template = Template(read_text(prompt) if isinstance(prompt, Path) else prompt or DEFAULT_TEMPLATE)
     work = read_documents(documents, text_field=text_field, id_field=id_field)
-    grammar = json_schema(schema, whitespace=whitespace, any_order=any_order) if constrained else None
-    check = validator(schema)
+    grammar = None
+    if constrained:
+        grammar = json_schema(schema, whitespace=whitespace, formats=formats, any_order=any_order)
+    check = validator(schema, formats)
     if grammar is not None:
         # Built here, so that what cannot be built is known before a model loads.
         _ = grammar.machine
@@ -158,6 +162,7 @@ def extract(
         chat=chat,
         device=device,
         whitespace=whitespace,
+        formats=formats,
         any_order=any_order,
         tensor_parallel_size=tensor_parallel_size,
         data_parallel_size=data_parallel_size,
@@ -180,6 +185,7 @@ def extract(
                 "server": job.server,
                 "max_tokens": max_tokens,
                 "whitespace": whitespace,
+                "formats": formats,
                 "any_order": any_order,
                 "constrained": constrained,
                 "chat": chat,

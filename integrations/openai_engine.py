@@ -55,8 +55,8 @@ def settled(job: Job) -> Job:
     except Refused as problem:
         raise InputError(f"{job.base_url}: {problem}{HINTS.get(problem.status, '')}") from None
     if job.server == "response_format":
-        for name, chosen in (("whitespace", job.whitespace != "default"), ("any_order", job.any_order)):
-            if chosen:
+        for name, usual in (("whitespace", "default"), ("formats", "assert"), ("any_order", False)):
+            if getattr(job, name) != usual:
                 raise InputError(f"{name} is only for servers that run our processor")
     return job
 
@@ -100,7 +100,11 @@ class OpenAIEngine:
         constraint: dict[str, Any] = {}
         if job.grammar is not None and job.server == "sortition":
             constraint["vllm_xargs"] = request(
-                json_schema=job.schema, whitespace=job.whitespace, any_order=job.any_order, as_text=True
+                json_schema=job.schema,
+                whitespace=job.whitespace,
+                formats=job.formats,
+                any_order=job.any_order,
+                as_text=True,
             )
         elif job.grammar is not None:
             constraint["response_format"] = {

@@ -18,12 +18,18 @@ LONGEST_MESSAGE = 300
 """Characters of a validator's message that are kept: it repeats the value, which may be long."""
 
 
-def validator(schema: Any) -> Check | None:
-    """A check of values against the schema, formats included, or None where jsonschema is not installed.
+def validator(schema: Any, formats: str = "assert") -> Check | None:
+    """A check of values against the schema, or None where jsonschema is not installed.
+
+    Args:
+        schema: the JSON value of the schema.
+        formats: ``"assert"``, or ``"annotate"`` to ignore `format`.
 
     Raises:
-        InputError: the schema is not a JSON Schema.
+        InputError: the schema is not a JSON Schema, or there is no such choice of formats.
     """
+    if formats not in ("assert", "annotate"):
+        raise InputError(f"formats must be 'assert' or 'annotate', not {formats!r}")
     try:
         from jsonschema import SchemaError, ValidationError
         from jsonschema.exceptions import best_match
@@ -45,7 +51,8 @@ def validator(schema: Any) -> Check | None:
 
     judge = extend(kind, {"multipleOf": multiple_of})
     # A registry of our own: the library's default one would fetch what a `$ref` names.
-    checker = judge(schema, registry=EMPTY_REGISTRY, format_checker=kind.FORMAT_CHECKER)
+    format_checker = kind.FORMAT_CHECKER if formats == "assert" else None
+    checker = judge(schema, registry=EMPTY_REGISTRY, format_checker=format_checker)
 
     def check(value: Any) -> str | None:
         error = best_match(checker.iter_errors(value))

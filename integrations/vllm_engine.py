@@ -79,7 +79,12 @@ class VLLMEngine:
         if job.grammar is not None:
             # vLLM closes a request whose grammar turns out impossible; here that is raised.
             job.grammar.compile(self._vocabulary)
-            extra_args = request(json_schema=job.schema, whitespace=job.whitespace, any_order=job.any_order)
+            extra_args = request(
+                json_schema=job.schema,
+                whitespace=job.whitespace,
+                formats=job.formats,
+                any_order=job.any_order,
+            )
         self._parameters = SamplingParams(
             temperature=0,
             max_tokens=job.max_tokens,

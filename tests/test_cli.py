@@ -57,13 +57,21 @@ def test_help_names_the_commands() -> None:
 
 def test_extract_takes_keys_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     # The grammar judges where no validator is installed.
-    monkeypatch.setattr(extract_module, "validator", lambda schema: None)
+    monkeypatch.setattr(extract_module, "validator", lambda *_: None)
     properties = {"a": {"type": "integer"}, "b": {"type": "integer"}}
     Path("schema.json").write_text(json.dumps({"type": "object", "properties": properties}))
     Path("keys.jsonl").write_text(json.dumps({"text": '{"b": 1, "a": 2}'}))
     options = "--overwrite", "--quiet"
     assert run_extract(*options, documents="keys.jsonl").exit_code == 1
     assert run_extract(*options, "--any-order", documents="keys.jsonl").exit_code == 0
+
+
+def test_extract_can_ignore_formats() -> None:
+    Path("schema.json").write_text('{"type": "string", "format": "date"}')
+    Path("day.jsonl").write_text(json.dumps({"text": '"today"'}))
+    options = "--overwrite", "--quiet"
+    assert run_extract(*options, documents="day.jsonl").exit_code == 1
+    assert run_extract(*options, "--formats", "annotate", documents="day.jsonl").exit_code == 0
 
 
 def test_extract_writes_records_and_a_summary() -> None:
@@ -229,7 +237,36 @@ def test_show_prints_an_automaton_and_the_eligible_tokens(tokenizer: str) -> Non
     assert re.search(r"and \d+ more\n$", result.stdout)
 
 
-@pytest.mark.parametrize("arguments", [["show"], ["show", "a", "--schema", "schema.json"], ["show", "(a"]])
+@pytest.mark.parametrize(
+    ("options", "prefix", "tokens"),
+    [
+        ("", '{"', "b"),
+        ("--any-order", '{"', "bd"),
+        ("--whitespace compact", '{"b":', "1"),
+        ("--formats annotate", '{"b": 1, "d": "', "x"),
+    ],
+)
+def test_show_takes_the_options_of_schemas(tokenizer: str, options: str, prefix: str, tokens: str) -> None:
+    properties = {"b": {"const": 1}, "d": {"type": "string", "format": "date"}}
+    schema = {"type": "object", "properties": properties, "required": ["b", "d"]}
+    Path("schema.json").write_text(json.dumps({**schema, "additionalProperties": False}))
+    show = "show", "--schema", "schema.json", "--tokenizer", tokenizer, "--prefix", prefix, "--limit", "300"
+    without, result = run(*show), run(*show, *options.split())
+    assert result.exit_code == 0
+    assert all(f"  {token!r}\n" in result.stdout for token in tokens)
+    assert not options or result.stdout != without.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show"],
+        ["show", "a", "--schema", "schema.json"],
+        ["show", "(a"],
+        ["show", "a", "--any-order"],
+        ["show", "--schema", "schema.json", "--formats", "check"],
+    ],
+)
 def test_show_refuses_what_it_cannot_use(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2

@@ -181,7 +181,7 @@ def test_without_a_grammar_the_first_json_counts() -> None:
 
 
 def test_without_jsonschema_the_grammar_judges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extract_module, "validator", lambda schema: None)
+    monkeypatch.setattr(extract_module, "validator", lambda *_: None)
     assert [record.status for record in echo(['{"n": 1}', '{"n": "1"}']).records] == ["ok", "invalid"]
     with pytest.raises(InputError, match="pip install jsonschema"):
         echo(["1"], constrained=False)
@@ -207,6 +207,16 @@ def test_formats_are_checked() -> None:
     assert [record.status for record in records] == ["ok", "invalid"]
 
 
+@pytest.mark.parametrize(("constrained", "judge"), [(True, True), (False, True), (True, False)])
+def test_formats_can_be_ignored(monkeypatch: pytest.MonkeyPatch, constrained: bool, judge: bool) -> None:
+    if not judge:
+        # The grammar judges where no validator is installed.
+        monkeypatch.setattr(extract_module, "validator", lambda *_: None)
+    schema = {"type": "string", "format": "date"}
+    records = echo(['"today"', "7"], schema, formats="annotate", constrained=constrained).records
+    assert [record.status for record in records] == ["ok", "invalid"]
+
+
 # Options
 
 
@@ -218,6 +228,12 @@ def test_formats_are_checked() -> None:
         ({"schema": {"type": "text"}}, ValueError, "type"),
         ({"schema": {1, 2}}, InputError, "the schema is not JSON"),
         ({"schema": {"$ref": "https://example.org/x.json"}}, GrammarError, "ref"),
+        ({"formats": "check"}, GrammarError, "formats must be 'assert' or 'annotate', not 'check'"),
+        (
+            {"formats": "check", "constrained": False},
+            InputError,
+            "formats must be 'assert' or 'annotate', not 'check'",
+        ),
         ({"model": "no/such/folder"}, InputError, "there is no model folder no/such/folder"),
         ({"max_tokens": 0}, InputError, "max_tokens is a whole number of at least 1, not 0"),
         ({"batch_size": -1}, InputError, "batch_size is a whole number of at least 1, not -1"),
@@ -313,6 +329,7 @@ def test_documents_may_be_added_at_the_end(tmp_path: Path) -> None:
         {"max_tokens": 7},
         {"prompt": "{document} "},
         {"whitespace": "compact"},
+        {"formats": "annotate"},
         {"any_order": True},
         {"chat": False},
         {"constrained": False},

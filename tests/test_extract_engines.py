@@ -212,6 +212,7 @@ def test_a_server_is_asked_how_it_takes_a_schema(stub: Stub, has_processor: bool
             assert json.loads(body["vllm_xargs"]["sortition"]) == {
                 "json_schema": NUMBER,
                 "whitespace": "default",
+                "formats": "assert",
             }
             assert "response_format" not in body
         else:
@@ -262,6 +263,7 @@ def test_another_model_does_not_continue_a_run(stub: Stub, tmp_path: Path) -> No
         ({"device": "cpu"}, "device is not for the engine 'openai', but for hf"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is not for the engine 'openai', but for vllm"),
         ({"whitespace": "compact"}, "whitespace is only for servers that run our processor"),
+        ({"formats": "annotate"}, "formats is only for servers that run our processor"),
         ({"any_order": True}, "any_order is only for servers that run our processor"),
     ],
 )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, cast
 
 import typer
 from rich.console import Console
@@ -45,6 +45,16 @@ SHOWN_BEFORE: Final = 30
 """Bytes of a refused text that are shown before the refused one."""
 SHOWN_EDGES: Final = 60
 """Lines of an automaton that `show` prints: about a screen."""
+
+Whitespace: TypeAlias = Annotated[
+    str, typer.Option(help="Between JSON tokens: default, compact, any or a regex.")
+]
+Formats: TypeAlias = Annotated[
+    str, typer.Option(help="Whether `format` counts: assert, or annotate to ignore it.")
+]
+AnyOrder: TypeAlias = Annotated[
+    bool, typer.Option("--any-order", help="Declared keys may come in any order.")
+]
 
 app = typer.Typer(
     add_completion=False,
@@ -121,12 +131,9 @@ def _extract(
         str | None,
         typer.Option(help="How it takes a schema: sortition or response_format. By default asked."),
     ] = None,
-    whitespace: Annotated[
-        str, typer.Option(help="Between JSON tokens: default, compact, any or a regex.")
-    ] = "default",
-    any_order: Annotated[
-        bool, typer.Option("--any-order", help="Declared keys may come in any order.")
-    ] = False,
+    whitespace: Whitespace = "default",
+    formats: Formats = "assert",
+    any_order: AnyOrder = False,
     text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text",
     id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds its id.")] = "id",
     unconstrained: Annotated[
@@ -161,6 +168,7 @@ def _extract(
                 served_model=served_model,
                 server=server,
                 whitespace=whitespace,
+                formats=cast(Any, formats),
                 any_order=any_order,
                 constrained=not unconstrained,
                 text_field=text_field,
@@ -186,24 +194,16 @@ def _compile(
     instance: Annotated[
         list[Path] | None, typer.Option(help="JSON file to hold against the grammar; may be repeated.")
     ] = None,
-    whitespace: Annotated[
-        str, typer.Option(help="Between JSON tokens: default, compact, any or a regex.")
-    ] = "default",
-    formats: Annotated[
-        str, typer.Option(help="Whether `format` counts: assert, or annotate to ignore it.")
-    ] = "assert",
-    any_order: Annotated[
-        bool, typer.Option("--any-order", help="Declared keys may come in any order.")
-    ] = False,
+    whitespace: Whitespace = "default",
+    formats: Formats = "assert",
+    any_order: AnyOrder = False,
 ) -> None:
     """Say what a schema costs, what it accepts, and what is refused and why."""
     with _errors_in_one_line():
         from sortition.integrations.documents import read_text
-        from sortition.integrations.extract import read_schema
 
         begun = perf_counter()
-        options: dict[str, Any] = {"whitespace": whitespace, "formats": formats, "any_order": any_order}
-        grammar = sortition.json_schema(read_schema(schema), **options)
+        grammar = _json_grammar(schema, whitespace, formats, any_order)
         instances = {path: read_text(path) for path in instance or []}
         machine = grammar.machine
         built = perf_counter()
@@ -240,6 +240,9 @@ def _show(
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder of the tokenizer. By default the embedded model's.")
     ] = None,
+    whitespace: Whitespace = "default",
+    formats: Formats = "assert",
+    any_order: AnyOrder = False,
     prefix: Annotated[str, typer.Option(help="Text that stands already.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="The most tokens to list.")] = 40,
 ) -> None:
@@ -247,14 +250,15 @@ def _show(
     with _errors_in_one_line():
         from sortition.grammars.automaton import BYTES, Automaton
         from sortition.grammars.oracle import Walk, allowed_tokens
-        from sortition.integrations.extract import read_schema
 
-        if (pattern is None) == (schema is None):
-            raise InputError("give a pattern or --schema, one of the two")
-        if pattern is not None:
+        if pattern is not None and schema is None:
+            if (whitespace, formats, any_order) != ("default", "assert", False):
+                raise InputError("--whitespace, --formats and --any-order are for --schema, not a pattern")
             grammar = sortition.regex(pattern)
+        elif schema is not None and pattern is None:
+            grammar = _json_grammar(schema, whitespace, formats, any_order)
         else:
-            grammar = sortition.json_schema(read_schema(schema))
+            raise InputError("give a pattern or --schema, one of the two")
         if grammar.rules:
             states, rules = len(grammar.machine), len(grammar.rules)
             typer.echo(f"{states:,} states, with a stack of calls between {rules:,} rules")
@@ -272,6 +276,13 @@ def _show(
             typer.echo(f"  {token:>7}  {_spelled(vocabulary.tokens[token])}")
         if len(tokens) > limit:
             typer.echo(f"  and {len(tokens) - limit:,} more")
+
+
+def _json_grammar(schema: Path, whitespace: str, formats: str, any_order: bool) -> Grammar:
+    from sortition.integrations.extract import read_schema
+
+    options: dict[str, Any] = {"whitespace": whitespace, "formats": formats, "any_order": any_order}
+    return sortition.json_schema(read_schema(schema), **options)
 
 
 def _print_summary(extraction: Extraction, output: Path) -> None:
