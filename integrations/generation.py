@@ -101,7 +101,7 @@ def check_engine(name: str) -> None:
 
 
 def check_job(name: str, job: Job) -> None:
-    """Raises InputError where the job chooses what the engine of that name does not have."""
+    """Raises InputError where the job chooses what that engine, or this machine, does not have."""
     for field in fields(job):
         engines = [engine for engine, choices in CHOICES.items() if field.name in choices]
         if engines and name in CHOICES and name not in engines and getattr(job, field.name) != field.default:
@@ -109,6 +109,14 @@ def check_job(name: str, job: Job) -> None:
     for size in ("tensor_parallel_size", "data_parallel_size"):
         if getattr(job, size) < 1:
             raise InputError(f"{size} has to be at least 1, not {getattr(job, size)}")
+    if job.device is not None:
+        # It imports torch, which a job for a server does without.
+        from sortition.sampling.named_device import named_device
+
+        try:
+            named_device(job.device)
+        except ValueError as problem:
+            raise InputError(str(problem)) from None
 
 
 def load_engine(name: str, job: Job) -> Engine:

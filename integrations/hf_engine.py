@@ -27,19 +27,18 @@ class TransformersEngine:
 
         Raises:
             InputError: the folder holds no model that transformers can load, its tokenizer cannot be read as
-                tokens of fixed bytes, or there is no such device.
+                tokens of fixed bytes, or there is no room on the device.
             GrammarError: the vocabulary cannot spell what the grammar asks for.
         """
         self._job = job
         folder = model_folder(job)
         require_model(folder)
-        device = _device(job)
+        device = job.device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
             self._model = model.eval().to(device)
-        # torch without CUDA meets a device "cuda" with an AssertionError.
-        except (OSError, ValueError, RuntimeError, AssertionError) as problem:
+        except (OSError, ValueError, RuntimeError) as problem:
             raise InputError(f"cannot load the model in {folder}: {one_line(problem)}") from problem
         try:
             self._vocabulary = Vocabulary.of(
@@ -102,13 +101,3 @@ class TransformersEngine:
             )
         rows: list[list[int]] = output[:, width:].tolist()
         return rows
-
-
-def _device(job: Job) -> torch.device:
-    """Where the model goes: a GPU, if there is one and the job names no device."""
-    try:
-        return torch.device(job.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise InputError(
-            f"there is no device {job.device!r}; a device is cpu, cuda, cuda:1, mps..."
-        ) from None

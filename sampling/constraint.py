@@ -15,6 +15,7 @@ from torch import Tensor
 from sortition.grammars.table import Table
 from sortition.sampling.arena import Arena
 from sortition.sampling.arena_store import Store
+from sortition.sampling.named_device import named_device
 
 FREE: Final = -1
 """The grammar of a row that may emit anything."""
@@ -81,7 +82,8 @@ class Constraint:
         refused: int64, how many rows have died in `advance`.
 
     Raises:
-        ValueError: no table, tables of different vocabularies, or end tokens missing or out of range.
+        ValueError: no table, tables of different vocabularies, end tokens missing or out of range, or there
+            is no such device.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Constraint:
     ) -> None:
         if not tables:
             raise ValueError("a constraint needs at least one table")
-        self.device = torch.device(device)
+        self.device = named_device(device)
         self.store = Store(tables[0], self.device)
         for table in tables[1:]:
             self.store.add(table)

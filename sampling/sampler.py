@@ -25,6 +25,7 @@ from sortition.sampling.constraint import FREE, Constraint, Position
 from sortition.sampling.device_state import DeviceState
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
 from sortition.sampling.history import Room, grown
+from sortition.sampling.named_device import named_device
 from sortition.sampling.numerics import WIDEST
 from sortition.sampling.parameters import Parameters, Ties
 from sortition.sampling.policies import Policy, check_width, last_of_text, settled
@@ -137,7 +138,7 @@ class Sampler:
         on_infinite: Policy = "flag",
         backend: str | None = None,
     ) -> None:
-        vocabulary, constrain, self._rules = _sorted(parts)
+        vocabulary, constrain, self._rules = _by_kind(parts)
         stages = tuple(_stage(part) for part in parts if not isinstance(part, Vocabulary))
         self._shared: dict[str, Any] = {
             "order": stages if order == "given" else order,
@@ -220,7 +221,7 @@ class Sampler:
                 nor `advance` waits; everywhere else, and without a device, it is on the host.
 
         Raises:
-            ValueError: seeds or prompts of another number of rows.
+            ValueError: seeds or prompts of another number of rows, or there is no such device.
             TypeError: a seed or an id that is not whole.
         """
         if _whole("rows", rows) < 0:
@@ -243,7 +244,7 @@ class Sampler:
         )
         grammars = self._grammar_of(rows) if self._tables else []
         if device is not None:
-            kernels = kernels_of(self, torch.device(device), rows)
+            kernels = kernels_of(self, named_device(device), rows)
             if kernels is not None:
                 return kernels.start(self._texts(state), grammars)
         if self._tables:
@@ -487,13 +488,14 @@ def _ids(name: str, ids: Tensor) -> Tensor:
     return ids.to("cpu", torch.int64)
 
 
-def _sorted(parts: Sequence[object]) -> tuple[Vocabulary | None, Constrain | None, list[Rule]]:
+def _by_kind(parts: Sequence[object]) -> tuple[Vocabulary | None, Constrain | None, list[Rule]]:
     vocabularies = [part for part in parts if isinstance(part, Vocabulary)]
     constrains = [part for part in parts if isinstance(part, Constrain)]
     rules = [part for part in parts if isinstance(part, Rule)]
     for part in parts:
         if not isinstance(part, Vocabulary | Constrain | Rule):
-            raise TypeError(f"a sampler is made of rules and a vocabulary, not of {part!r}")
+            hint = "; Constrain(table) is the rule of one" if isinstance(part, Table) else ""
+            raise TypeError(f"a sampler is made of rules and a vocabulary, not of {part!r}{hint}")
     kinds = [type(part).__name__ for part in parts]
     twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
     if twice:

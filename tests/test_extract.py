@@ -519,9 +519,13 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
         extract(["a"], DAY, model=tmp_path, progress=False)
 
 
-def test_a_device_that_is_none_is_refused(model: Path) -> None:
-    with pytest.raises(InputError, match="there is no device 'foo'"):
-        extract(["a"], DAY, model=model, device="foo", progress=False)
+@pytest.mark.parametrize("device", ["foo", "cuda:9", "cuda:x"])
+def test_a_device_that_is_none_is_refused_before_a_model_loads(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(extract_module, "load_engine", lambda *_: pytest.fail("a model was loaded"))
+    with pytest.raises(InputError, match=f"there is no device '{device}' .*; there is: cpu"):
+        extract(["a"], DAY, device=device, progress=False)
 
 
 # The real model

@@ -162,6 +162,8 @@ def test_parts_are_refused() -> None:
         Sampler(VOCABULARY, VOCABULARY)
     with pytest.raises(TypeError, match=r"made of rules and a vocabulary, not of 0\.7"):
         Sampler(0.7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"not of Table\(.*\); Constrain\(table\) is the rule of one"):
+        Sampler(VOCABULARY, TABLE)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="min_tokens rules out end tokens, and no vocabulary says which"):
         Sampler(MinTokens(3))
     with pytest.raises(ValueError, match=r"TopK\(\[1, 2\]\) has values for 2 rows, not for 3"):
@@ -188,6 +190,10 @@ def test_parts_are_refused() -> None:
         ({"rows": 1, "seed": 2**64}, ValueError, "a seed is an integer of 64 bits"),
         ({"rows": 1, "seed": [-(2**63) - 1]}, ValueError, "a seed is an integer of 64 bits"),
         ({"rows": 2, "prompts": [[1]]}, ValueError, "1 prompts for 2 rows"),
+        ({"rows": 2, "device": "gpu"}, ValueError, "there is no device 'gpu' .*; there is: cpu"),
+        ({"rows": 2, "device": "cuda:99"}, ValueError, "there is no device 'cuda:99' "),
+        ({"rows": 2, "device": torch.device("cuda:99")}, ValueError, "there is no device cuda:99 "),
+        ({"rows": 2, "device": 0.5}, ValueError, r"there is no device 0\.5 "),
         ({"rows": 2, "prompts": [1, 2]}, TypeError, "prompts are lists of ids, one for each row"),
         ({"rows": 1, "prompts": [[0.5]]}, TypeError, "a prompt's token is a whole number"),
         ({"rows": 1, "prompts": ["ab"]}, TypeError, "a prompt's token is a whole number, not 'a'"),
