@@ -90,6 +90,8 @@ def run(kind: str, *, constrained: bool, engine: str = "hf") -> Score:
     folder = HERE / kind
     (HERE / "out").mkdir(exist_ok=True)
     lines = folder / "documents.jsonl"
+    by = "" if engine == "hf" else f" by {engine}"
+    print(f"{kind}{by}, {'held to the schema' if constrained else 'free'}", file=sys.stderr)
     name = [kind, *([] if engine == "hf" else [engine]), *([] if constrained else ["free"])]
     extraction = so.extract(
         lines if lines.exists() else folder / "documents",

@@ -91,7 +91,11 @@ class Matcher:
             TypeError: the token is not an integer.
             ValueError: the token is out of range.
         """
-        after = self._after(self._place, index(token))
+        try:
+            token = index(token)
+        except TypeError:
+            raise TypeError(f"a token is an id, a whole number, not {token!r}") from None
+        after = self._after(self._place, token)
         if after is None:
             return False
         self._history += self._place

@@ -23,6 +23,7 @@ from sortition.grammars.formats import FORMATS
 from sortition.grammars.schema_keywords import (
     ANNOTATIONS,
     DIALECTS,
+    ELSEWHERE,
     KEYWORDS,
     LATEST,
     Draft,
@@ -324,6 +325,8 @@ class Document:
             return f"{what.removeprefix(_FORMAT)!r} ({place}) is not a format of JSON Schema; it is ignored"
         if what in KEYWORDS:
             return f"{what!r} ({place}) is not a keyword of the draft that the schema names; it is ignored"
+        if what in ELSEWHERE:
+            return f"{what!r} ({place}) is not a keyword; it is ignored: it is {ELSEWHERE[what]}"
         meant = nearest(what)
         guess = f"; did you mean {meant!r}?" if meant else ""
         return f"{what!r} ({place}) is not a keyword; it is ignored{guess}"

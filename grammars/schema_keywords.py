@@ -182,6 +182,10 @@ def check(keyword: str, value: object, draft: Draft, stated: bool, pointer: str)
     raise Invalid(problem + _instead(shape, value), pointer=pointer, keyword=keyword)
 
 
+ELSEWHERE: Final = {"nullable": 'OpenAPI\'s; JSON Schema says "type": [..., "null"]'}
+"""Keywords that schemas bring along from other languages, whose they are and what says the same here."""
+
+
 def children(keyword: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """The schemas inside the value of a keyword, each with its path from the schema that has the keyword."""
     shape = KEYWORDS[keyword].shape

@@ -160,9 +160,11 @@ def repeats(rows: int, prompts: int, what: str) -> int:
     """How many rows each prompt has: `generate` repeats prompts for beams and several returned sequences.
 
     Raises:
-        ValueError: rows cannot be shared out.
+        ValueError: rows cannot be shared out; the message says that there are `what` for so many prompts.
     """
     each, rest = divmod(rows, prompts)
     if rest:
-        raise ValueError(f"{rows} rows cannot be shared out among {prompts} {what}")
+        raise ValueError(
+            f"there are {what} for {prompts} prompts, and generate has {rows} rows, no multiple of that"
+        )
     return each

@@ -151,7 +151,7 @@ class SamplingLogitsProcessor(Remembering["SampledGeneration", State]):
         return self._samplers[rows, on_empty]
 
     def _new_sampler(self, rows: int, on_empty: Policy) -> Sampler:
-        each = repeats(rows, self._prompts, "prompts")
+        each = repeats(rows, self._prompts, "values")
 
         def of_rows(values: Sequence[Any]) -> list[Any]:
             return [value for value in values for _ in range(each)] if len(values) > 1 else list(values)

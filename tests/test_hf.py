@@ -415,7 +415,7 @@ def test_rows_share_the_tables() -> None:
     every = [True] * SMALL.size
     expected = [JSON.expected([])] * 2 + [every] * 2 + [other.expected([])] * 2 + [JSON.expected([])] * 2
     assert masked(processor, prompts) == expected
-    with pytest.raises(ValueError, match="shared out"):
+    with pytest.raises(ValueError, match="there are tables for 4 prompts, and generate has 6 rows"):
         masked(processor, prompts[:6])
 
 

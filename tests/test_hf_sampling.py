@@ -506,7 +506,7 @@ def test_mistakes_are_refused(values: dict[str, Any], message: str) -> None:
 
 
 def test_calls_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 rows cannot be shared out among 2 prompts"):
+    with pytest.raises(ValueError, match="there are values for 2 prompts, and generate has 3 rows"):
         hf(temperature=[0.5, 1.0])(torch.tensor([PROMPT] * 3), torch.randn(3, WIDTH))
     with pytest.raises(ValueError, match="history"):
         hf(temperature=0.5)(torch.tensor(PROMPT), torch.randn(len(PROMPT), WIDTH))

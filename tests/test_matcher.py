@@ -180,7 +180,7 @@ def test_tokens_out_of_range(token: int) -> None:
 
 def test_tokens_that_are_no_integers() -> None:
     matcher = Matcher(compiled(Machine.of({}, literal(b"a")), [b"a"]))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="a token is an id, a whole number, not 'a'"):
         matcher.advance("a")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         matcher.advance(0.0)  # type: ignore[arg-type]
