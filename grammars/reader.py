@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from itertools import count as numbers
 from struct import Struct
 from typing import Final, TypeAlias
@@ -370,6 +371,20 @@ def narrowed(span: Span, count: int, low: int, high: int) -> Span:
 def depth_of(stack: int) -> int:
     """How many call sites are on a stack."""
     return -(-stack.bit_length() // FRAME_BITS)
+
+
+def stacked(sites: Sequence[int], counts: Sequence[int]) -> int:
+    """The stack of these call sites, the top last, each with the count of the frame below it."""
+    stack = 0
+    for site, count in zip(sites, counts, strict=True):
+        stack = stack << FRAME_BITS | (site + 1) << COUNT_BITS | count
+    return stack
+
+
+def unstacked(stack: int) -> tuple[list[int], list[int]]:
+    """The call sites of a stack, the top last, and the counts of the frames below them."""
+    frames = [stack >> at & _FRAME for at in range(FRAME_BITS * (depth_of(stack) - 1), -1, -FRAME_BITS)]
+    return [(frame >> COUNT_BITS) - 1 for frame in frames], [frame & _COUNT for frame in frames]
 
 
 def _packed(flags: NDArray[np.bool_]) -> Mask:

@@ -12,6 +12,7 @@ from sortition.grammars.table import Table
 from sortition.integrations.hf_generations import Generation, Remembering, parents, repeats
 from sortition.integrations.hf_sampling import SamplingLogitsProcessor, Seed
 from sortition.sampling.constraint import FREE, Constraint, Position
+from sortition.sampling.host_constraint import constraint_on
 from sortition.sampling.parameters import Ties
 
 Number: TypeAlias = float | Sequence[float] | None
@@ -143,7 +144,7 @@ class GrammarLogitsProcessor(Remembering["GrammarGeneration", Position]):
 
     def _constraint(self, device: torch.device) -> Constraint:
         if device not in self._constraints:
-            self._constraints[device] = Constraint(self._tables, device=device, end_tokens=self._end_tokens)
+            self._constraints[device] = constraint_on(device, self._tables, self._end_tokens)
         return self._constraints[device]
 
 

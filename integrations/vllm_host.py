@@ -7,10 +7,8 @@ takes 20 microseconds, and masking 128k logits as many.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from sortition.grammars import accelerate, masking
@@ -20,14 +18,7 @@ from sortition.grammars.table import Table
 from sortition.integrations.vllm_compile import Compiler
 from sortition.integrations.vllm_request import Request
 from sortition.integrations.vllm_slots import Admission, News
-
-INFINITY: Final = {
-    torch.float16: (torch.int16, 0x7C00),
-    torch.bfloat16: (torch.int16, 0x7F80),
-    torch.float32: (torch.int32, 0x7F80_0000),
-    torch.float64: (torch.int64, 0x7FF0_0000_0000_0000),
-}
-"""For each kind of logits, integers of the same size, and infinity as one of them."""
+from sortition.sampling.host_constraint import INFINITY, fit, let_end
 
 
 class _Text:
@@ -53,21 +44,13 @@ class _Text:
         mask = np.zeros(-(-width // 32), np.uint32)
         over = lost or self._over
         if not over:
-            allowed = self._matcher.allowed()[: len(mask)]
-            mask[: len(allowed)] = allowed
-            if width % 32:
-                mask[-1] &= np.uint32((1 << width % 32) - 1)
+            fit(mask, self._matcher.allowed(), width)
         may_end = over or self._matcher.can_end
-        self._let_end(mask, may_end)
+        let_end(mask, self._end_tokens, may_end)
         if not (may_end or mask.any()):
             # A text that the depth limit has stranded (see `liveness.py`) has nothing but its end.
-            self._let_end(mask, True)
+            let_end(mask, self._end_tokens, True)
         return mask
-
-    def _let_end(self, mask: Mask, may_end: bool) -> None:
-        for token in self._end_tokens:
-            word, bit = token >> 5, np.uint32(1 << (token & 31))
-            mask[word] = mask[word] | bit if may_end else mask[word] & ~bit
 
 
 class HostSlots:

@@ -208,8 +208,8 @@ class Constraint:
         """
         arena = self.arena
         width = arena.vocabulary_size if width is None else width
-        if end_tokens is None and self._last_end >= width:
-            raise ValueError(f"end token {self._last_end} is beyond logits of {width} tokens")
+        if end_tokens is None:
+            self._check(width)
         free = (position.grammar == FREE)[:, None]
         classes = (self._classes(position) & position.walking[:, None]) | free
         eligible = classes.gather(1, self._token_classes(position.grammar)[:, :width])
@@ -258,6 +258,11 @@ class Constraint:
         self.refused += (after.dead & ~before.dead).sum()
         self.write(slots, after)
         return after
+
+    def _check(self, width: int) -> None:
+        """That logits are wide enough for the end tokens."""
+        if self._last_end >= width:
+            raise ValueError(f"end token {self._last_end} is beyond logits of {width} tokens")
 
     def _ends(self, end_tokens: Tensor | None) -> Tensor:
         """End tokens, int64 [1 or rows, n]."""

@@ -25,6 +25,7 @@ from sortition.sampling.constraint import FREE, Constraint, Position
 from sortition.sampling.device_state import DeviceState
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
 from sortition.sampling.history import Room, grown
+from sortition.sampling.host_constraint import constraint_on
 from sortition.sampling.named_device import named_device
 from sortition.sampling.numerics import WIDEST
 from sortition.sampling.parameters import Parameters, Ties
@@ -416,9 +417,7 @@ class Sampler:
 
     def _constraint(self, device: torch.device) -> Constraint:
         if device not in self._constraints:
-            self._constraints[device] = Constraint(
-                self._tables, device=device, end_tokens=self._end_tokens or None
-            )
+            self._constraints[device] = constraint_on(device, self._tables, self._end_tokens or None)
         return self._constraints[device]
 
 

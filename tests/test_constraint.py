@@ -17,10 +17,13 @@ from sortition.grammars.machine import Machine
 from sortition.grammars.matcher import Matcher
 from sortition.grammars.table import Table, build_table
 from sortition.grammars.vocabulary import Vocabulary
+from sortition.sampling.arena import Arena
 from sortition.sampling.constraint import FREE, Constraint, Position
+from sortition.sampling.host_constraint import HostConstraint
 
 BYTES = [bytes([byte]) for byte in b'[]{},:"0123456789.-abcdefghrtluns']
 SMALL = Vocabulary.of([*BYTES, *machines.NASTY, b"", b"", b"ab", b"ba", b"aa", b'"a"'], end_tokens=[])
+Kind = type[Constraint] | type[HostConstraint]
 ENDS = [SMALL.tokens.index(b"")]
 
 
@@ -53,6 +56,12 @@ def counting_tables(seed: int) -> list[Table]:
 
 def bits(words: np.ndarray, size: int) -> list[bool]:
     return np.unpackbits(words.view(np.uint8), bitorder="little")[:size].astype(bool).tolist()
+
+
+@pytest.fixture(params=[Constraint, HostConstraint])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
 
 
 class Texts:
@@ -104,23 +113,23 @@ def walk(
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_walks_of_one_grammar(seed: int) -> None:
+def test_walks_of_one_grammar(seed: int, kind: Kind) -> None:
     draw = random.Random(seed)
     machine = machines.random_machine(draw)
     tokens = machines.random_vocabulary(machine, draw)
     table = build_table(machine, tokens)
     # The end token also stands for text, which must not matter.
     ends = [draw.randrange(tokens.size)]
-    constraint = Constraint([table], end_tokens=ends)
+    constraint = kind([table], end_tokens=ends)
     texts = Texts([table], [0] * 8, ends)
     walk(constraint, texts, constraint.start(torch.tensor([0] * 8)), draw, 25, wrong=0.05)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_walks_of_grammars_that_count(seed: int) -> None:
+def test_walks_of_grammars_that_count(seed: int, kind: Kind) -> None:
     draw = random.Random(seed)
     tables = counting_tables(seed)
-    constraint = Constraint(tables[:1], end_tokens=ENDS)
+    constraint = kind(tables[:1], end_tokens=ENDS)
     assert constraint.add(tables[1]) == 1
     assert seed or constraint.arena.counts
     texts = Texts(tables, [1, 0, 1, 1, 1], ENDS)
@@ -128,9 +137,9 @@ def test_walks_of_grammars_that_count(seed: int) -> None:
 
 
 @pytest.mark.parametrize("machine", [machines.brackets_machine(), machines.required_key_machine()])
-def test_walks_to_the_depth_limit(machine: Machine) -> None:
+def test_walks_to_the_depth_limit(machine: Machine, kind: Kind) -> None:
     table = build_table(machine, SMALL)
-    constraint = Constraint([table], end_tokens=ENDS)
+    constraint = kind([table], end_tokens=ENDS)
     texts = Texts([table], [0] * 8, ENDS)
     position = constraint.start(torch.tensor([0] * 8))
     position = walk(constraint, texts, position, random.Random(0), 150, wrong=0.0)
@@ -138,10 +147,10 @@ def test_walks_to_the_depth_limit(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_batches_mix_grammars_and_free_rows(seed: int) -> None:
+def test_batches_mix_grammars_and_free_rows(seed: int, kind: Kind) -> None:
     draw = random.Random(seed)
     tables = small_tables(seed, 5)
-    constraint = Constraint(tables[:2], end_tokens=ENDS)
+    constraint = kind(tables[:2], end_tokens=ENDS)
     first = constraint.start(torch.tensor([0, FREE, 1, 1]))
     assert [constraint.add(table) for table in tables[2:]] == [2, 3, 4]
     grammars = [draw.randrange(-1, 5) for _ in range(20)]
@@ -153,7 +162,7 @@ def test_batches_mix_grammars_and_free_rows(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_walks_of_random_arrays(seed: int) -> None:
+def test_walks_of_random_arrays(seed: int, kind: Kind) -> None:
     draw = random.Random(seed)
     tokens = Vocabulary.of([b"", *(bytes(draw.choices(b"abcd", k=draw.randrange(1, 6))) for _ in range(80))])
     tables = []
@@ -162,22 +171,22 @@ def test_walks_of_random_arrays(seed: int) -> None:
             tables.append(build_table(replace(machines.random_arrays(draw), depth=None), tokens))
         except GrammarError:
             continue
-    constraint = Constraint(tables, end_tokens=[0])
+    constraint = kind(tables, end_tokens=[0])
     grammars = [0, 1, 2] * 3
     walk(constraint, Texts(tables, grammars, [0]), constraint.start(torch.tensor(grammars)), draw, 15, 0.02)
 
 
-def test_walks_of_a_real_vocabulary() -> None:
+def test_walks_of_a_real_vocabulary(kind: Kind) -> None:
     tokens = vocabulary("smollm2")
     table = build_table(machines.json_machine(), tokens)
-    constraint = Constraint([table])
+    constraint = kind([table])
     texts = Texts([table], [0, FREE, 0, 0], tokens.end_tokens)
     walk(constraint, texts, constraint.start(torch.tensor([0, FREE, 0, 0])), random.Random(0), 12, wrong=0.0)
 
 
-def test_a_row_alone_is_the_row_in_a_batch() -> None:
+def test_a_row_alone_is_the_row_in_a_batch(kind: Kind) -> None:
     tables = small_tables(0, 3)
-    constraint = Constraint(tables, end_tokens=ENDS)
+    constraint = kind(tables, end_tokens=ENDS)
     position = constraint.start(torch.tensor([2, FREE, 0, 1, 0]))
     position = walk(constraint, Texts(tables, [2, FREE, 0, 1, 0], ENDS), position, random.Random(0), 9, 0.0)
     together = constraint.allowed(position)
@@ -186,9 +195,9 @@ def test_a_row_alone_is_the_row_in_a_batch() -> None:
         assert torch.equal(constraint.allowed(alone)[0], together[row])
 
 
-def test_drafts_leave_slots_alone() -> None:
+def test_drafts_leave_slots_alone(kind: Kind) -> None:
     table = build_table(machines.json_machine(), SMALL)
-    constraint = Constraint([table], slots=6, end_tokens=ENDS)
+    constraint = kind([table], slots=6, end_tokens=ENDS)
     slots = torch.tensor([4, 1])
     constraint.assign(slots, torch.tensor([0, 0]))
     kept = [part.clone() for part in constraint.slots]
@@ -213,9 +222,9 @@ def test_drafts_leave_slots_alone() -> None:
     assert not constraint.slots.dead.any()
 
 
-def test_slots_grow_with_deeper_grammars() -> None:
+def test_slots_grow_with_deeper_grammars(kind: Kind) -> None:
     flat = build_table(machines.random_machine(random.Random(3)), SMALL)
-    constraint = Constraint([flat], slots=2, end_tokens=ENDS)
+    constraint = kind([flat], slots=2, end_tokens=ENDS)
     before = constraint.start(torch.tensor([0]))
     number = constraint.add(build_table(machines.brackets_machine(), SMALL))
     slots = torch.tensor([1])
@@ -232,11 +241,11 @@ def eligible(constraint: Constraint, position: Position, end_tokens: torch.Tenso
     return [torch.nonzero(row).flatten().tolist() for row in constraint.allowed(position, None, end_tokens)]
 
 
-def test_end_tokens() -> None:
+def test_end_tokens(kind: Kind) -> None:
     token = {text: number for number, text in enumerate(SMALL.tokens)}
     table = build_table(machines.brackets_machine(), SMALL)
     first, second = (number for number, text in enumerate(SMALL.tokens) if not text)
-    constraint = Constraint([table], end_tokens=[first, second])
+    constraint = kind([table], end_tokens=[first, second])
     position = constraint.step(constraint.start(torch.tensor([0, 0])), torch.tensor([token[b"[]"]] * 2))
     assert eligible(constraint, position, None) == [[first, second]] * 2
     assert eligible(constraint, position, torch.tensor([second])) == [[second]] * 2
@@ -256,32 +265,32 @@ def test_end_tokens() -> None:
     assert early.dead.tolist() == [True]
 
 
-def test_end_tokens_are_checked() -> None:
+def test_end_tokens_are_checked(kind: Kind) -> None:
     table = build_table(machines.brackets_machine(), SMALL)
     with pytest.raises(ValueError, match="no end tokens"):
-        Constraint([table])
+        kind([table])
     with pytest.raises(ValueError, match="end tokens"):
-        Constraint([table], end_tokens=[SMALL.size])
+        kind([table], end_tokens=[SMALL.size])
     with pytest.raises(ValueError, match="beyond"):
-        constraint = Constraint([table], end_tokens=ENDS)
+        constraint = kind([table], end_tokens=ENDS)
         constraint.apply(torch.zeros(1, ENDS[0]), constraint.start(torch.tensor([0])))
 
 
-def test_tables_are_checked() -> None:
+def test_tables_are_checked(kind: Kind) -> None:
     with pytest.raises(ValueError, match="at least one"):
-        Constraint([])
+        kind([])
     other = Vocabulary.of([*BYTES, b""], end_tokens=[])
     tables = [build_table(machines.brackets_machine(), tokens) for tokens in (SMALL, other)]
     with pytest.raises(ValueError, match="same vocabulary"):
-        Constraint(tables, end_tokens=[0])
+        kind(tables, end_tokens=[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("extra", [-3, 0, 7])
 @pytest.mark.parametrize("strided", [False, True])
-def test_apply(dtype: torch.dtype, extra: int, strided: bool) -> None:
+def test_apply(dtype: torch.dtype, extra: int, strided: bool, kind: Kind) -> None:
     table = build_table(machines.json_machine(), SMALL)
-    constraint = Constraint([table], end_tokens=[0])
+    constraint = kind([table], end_tokens=[0])
     position = constraint.start(torch.tensor([0, FREE, 0]))
     width = SMALL.size + extra
     logits = torch.randn(3, 2, width).to(dtype)[:, 0] if strided else torch.randn(3, width).to(dtype)
@@ -297,9 +306,9 @@ def test_apply(dtype: torch.dtype, extra: int, strided: bool) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("-inf"), float("nan")])
-def test_something_can_always_be_drawn(bad: float) -> None:
+def test_something_can_always_be_drawn(bad: float, kind: Kind) -> None:
     table = build_table(machines.json_machine(), SMALL)
-    constraint = Constraint([table], end_tokens=ENDS)
+    constraint = kind([table], end_tokens=ENDS)
     position = constraint.start(torch.tensor([0, 0, FREE]))
     allowed = constraint.allowed(position)
     logits = torch.randn(3, SMALL.size)
@@ -332,3 +341,50 @@ def test_nothing_waits_for_the_device() -> None:
     kinds = [torch.int32] * 4 + [torch.bool, torch.int32]
     assert [part.dtype for part in position] == kinds
     assert [part.dtype for part in constraint.slots] == kinds
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_host_and_tensors_agree_on_anything(seed: int) -> None:
+    """End tokens that stand for text, logits of any kind, width and strides, positions that are passed on."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    tables = counting_tables(seed) if seed % 2 else small_tables(seed, 4)
+    size = tables[0].vocabulary_size
+    host, tensors = HostConstraint(tables[:1], end_tokens=ENDS), Constraint(tables[:1], end_tokens=ENDS)
+    for table in tables[1:]:
+        assert host.add(table) == tensors.add(table)
+    grammars = torch.tensor([draw.randrange(-1, len(tables)) for _ in range(8)])
+    position = host.start(grammars)
+    for step in range(15):
+        ends = draw.choice([None, torch.tensor(ENDS), torch.randint(size, (8, 2))])
+        width = size if ends is not None else draw.choice([size - 1, size, size + 40])
+        logits = torch.randn(width, 8).to(draw.choice([torch.float32, torch.float64, torch.bfloat16])).T
+        odd = draw.choice([float("inf"), float("-inf"), float("nan")])
+        logits = torch.where(torch.rand(logits.shape) < draw.choice([0, 0.01, 0.9]), odd, logits)
+        allowed = host.allowed(position, width, ends)
+        assert torch.equal(allowed, tensors.allowed(position, width, ends))
+        masked = [each.apply(logits, position, ends) for each in (host, tensors)]
+        assert torch.equal(*(each.nan_to_num(nan=0.5) for each in masked))
+        tokens = torch.multinomial(allowed + 1e-3, 1)[:, 0] - (torch.rand(8) < 0.05).long() * width
+        moved = [each.step(position, tokens, ends) for each in (host, tensors)]
+        for part, other in zip(*(_meant(each) for each in moved), strict=True):
+            assert part == other
+        position = moved[step % 2]
+
+
+def _meant(position: Position) -> list[object]:
+    """Everything that a position says."""
+    grammar, state, depth, stack, finished, counts = (part.tolist() for part in position)
+    walking = position.walking.tolist()
+    known = [
+        (sites[:at], count[: at + 1])
+        for at, sites, count, goes in zip(depth, stack, counts, walking, strict=True)
+        if goes
+    ]
+    return [grammar, state, finished, known]
+
+
+def test_an_arena_is_not_for_the_host() -> None:
+    table = build_table(machines.brackets_machine(), SMALL)
+    with pytest.raises(TypeError, match="Arena"):
+        HostConstraint([table], end_tokens=ENDS).add(Arena.of(table, torch.device("cpu")))

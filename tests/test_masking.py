@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sortition.grammars import masking
-from sortition.integrations.vllm_host import INFINITY
+from sortition.sampling.host_constraint import INFINITY
 
 ODD = [0.0, -0.0, 1e-40, float("inf"), float("-inf"), float("nan"), -float("nan")]
 
