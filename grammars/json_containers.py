@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
 from itertools import accumulate, product
-from math import prod
+from math import comb, prod
 from typing import Final, NamedTuple, Self, TypeAlias
 
 from sortition.grammars.errors import TooLarge
@@ -390,7 +390,8 @@ def array_of(
         wanted: how many items there are of each kind that is counted, None for no upper bound.
 
     The node ("item", i, c) stands before item i when the counted kinds have occurred c times; ("after", i, c)
-    stands after i items. Places and counts that decide nothing more are one.
+    stands after i items. Places and counts that decide nothing more are one; those that cannot be
+    are not made.
     """
     is_nothing = all(expr is NOTHING for expr, _ in others)
     if not is_nothing and is_long(len(first), low, high, wanted):
@@ -408,23 +409,35 @@ def array_of(
     close = concat(whitespace.before_close, literal(b"]"))
     edges = _Edges()
     ways = max(1, *map(len, first), len(others))
-    expect(EDGE_STEPS * prod(top + 1 for top in tops) * longest * ways, "to count items")
-    for counts in product(*(range(top + 1) for top in tops)):
-        for index in range(longest + endless):
-            after = min(index + 1, longest)
+    expect(EDGE_STEPS * _most_counts(tops, high, ways) * longest * ways, "to count items")
+    start = (0, (0,) * len(tops))
+    places, met = [start], {start}
+    for index, counts in places:
+        if index < longest + endless:
+            if index:
+                edges.add(("after", index, counts), comma, ("item", index, counts))
             for expr, kinds in first[index] if index < len(first) else others:
                 sums = [count + step for count, step in zip(counts, kinds, strict=True)]
                 if all(most is None or total <= most for total, (_, most) in zip(sums, wanted, strict=True)):
-                    edges.add(("item", index, counts), expr, ("after", after, tuple(map(min, sums, tops))))
-            if index:
-                edges.add(("after", index, counts), comma, ("item", index, counts))
-        if all(count >= least for count, (least, _) in zip(counts, wanted, strict=True)):
-            for index in range(max(low, 1), longest + 1):
-                edges.add(("after", index, counts), close, "end")
-    edges.add("start", concat(literal(b"["), whitespace.after_open), ("item", 0, (0,) * len(tops)))
+                    place = (min(index + 1, longest), tuple(map(min, sums, tops)))
+                    edges.add(("item", index, counts), expr, ("after", *place))
+                    if place not in met:
+                        met.add(place)
+                        places.append(place)
+        if index >= max(low, 1) and all(
+            count >= least for count, (least, _) in zip(counts, wanted, strict=True)
+        ):
+            edges.add(("after", index, counts), close, "end")
+    edges.add("start", concat(literal(b"["), whitespace.after_open), ("item", *start))
     if low == 0 and not any(least for least, _ in wanted):
         edges.add("start", concat(literal(b"["), whitespace.inside_empty, literal(b"]")), "end")
     return edges.graph("start", "end")
+
+
+def _most_counts(tops: Sequence[int], high: int | None, ways: int) -> int:
+    """How many counts there are at most, up to these tops, in so many items with so many ways each."""
+    every = prod(top + 1 for top in tops)
+    return every if high is None else min(every, comb(high + ways, ways))
 
 
 def _most(item: Item, wanted: Sequence[tuple[int, int | None]]) -> int | None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from math import comb
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from sortition.grammars.automaton import Automaton
@@ -547,7 +548,7 @@ class _Lowering:
             return []
         found = [values_of(item, self.logic.cases) for item in possible]
         values = list(dict.fromkeys(value for each in found for value in each or ()))
-        if None in found or len(values) > DIFFERENT:
+        if None in found or _sets(len(values), arrays.high) > DIFFERENT:
             raise arrays.unique[0].error
         return values
 
@@ -639,6 +640,13 @@ class _Lowering:
                 return crossed(current) or origin.error(Unsatisfiable, NO_VALUE)
             current = needed[0]
             seen.add(current)
+
+
+def _sets(values: int, high: int | None) -> int:
+    """How many sets there are of so many values, with up to so many in each; of too many, some of them."""
+    if values > DIFFERENT:
+        return values
+    return sum(comb(values, size) for size in range(1 + (values if high is None else min(values, high))))
 
 
 def _parts(facts: Facts) -> Iterator[Part]:

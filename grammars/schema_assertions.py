@@ -30,8 +30,9 @@ from sortition.grammars.schema_facts import (
 )
 from sortition.grammars.schema_keywords import TYPES, Draft
 
-DIFFERENT: Final = 8
-"""Values that the items of an array may have if all must differ: each doubles the states of the array."""
+DIFFERENT: Final = 1_024
+"""Sets of values that an array may have had if all its items must differ, each a state of the array: those of
+10 values, or of 44 in arrays of up to two."""
 
 _NEUTRAL: Final = frozenset(
     [
@@ -331,7 +332,9 @@ def _undeclared(schema: Schema) -> Facts:
     return Facts(string=Strings(patterns=patterns, excluded=excluded))
 
 
-_DIFFERENT: Final = f"that items differ can be enforced only where each is one of up to {DIFFERENT} values"
+_DIFFERENT: Final = (
+    "that items differ can be enforced only where each is one of up to 10 values, or arrays are short"
+)
 _NEGATED: Final = "its opposite, which not, oneOf or if asks for here, cannot be enforced"
 
 
