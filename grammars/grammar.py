@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from sortition.grammars.automaton import BYTES, Automaton
 from sortition.grammars.cache import Cache
 from sortition.grammars.characters import ANY_CHARACTER, utf8
-from sortition.grammars.errors import TooLarge, Unsatisfiable, Unsupported
+from sortition.grammars.errors import GrammarError, TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import Expr, alternative, concat, rename_calls, star
 from sortition.grammars.machine import Machine
 from sortition.grammars.nfa import ROOT
@@ -25,6 +25,20 @@ TABLE_CACHE: Final = 1 << 27
 _TABLES: Final = Cache[Table](TABLE_CACHE, lambda table: table.nbytes)
 
 
+class Place(NamedTuple):
+    """Where in a schema a rule comes from, for errors.
+
+    Attributes:
+        pointer: a JSON pointer.
+        keyword: the one that is most to blame there, if any.
+        cure: what is known to help if the rule is too large, or None.
+    """
+
+    pointer: str
+    keyword: str | None
+    cure: str | None
+
+
 @dataclass(frozen=True, eq=False)
 class Grammar:
     """A language of byte strings: a root expression and the rules that it calls.
@@ -34,7 +48,7 @@ class Grammar:
         rules: the expressions of the rules that are called, by name.
         source: what the grammar was made from, shortened, for `repr`.
         warnings: what the user should know, such as unknown keywords that were ignored.
-        origins: where in a schema each rule and the root come from, a pointer and a keyword, for errors.
+        origins: where in a schema each rule and the root come from.
         content: stands for all that the language was made from, so that its tables can be shared; None if
             they are not.
         steps: that it has taken to make so far, as `work` counts them.
@@ -45,7 +59,7 @@ class Grammar:
     rules: Mapping[str, Expr] = field(default_factory=dict)
     source: str = ""
     warnings: tuple[str, ...] = ()
-    origins: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    origins: Mapping[str, Place] = field(default_factory=dict)
     content: bytes | None = None
     steps: int = 0
     budget: int = BUDGET
@@ -65,12 +79,18 @@ class Grammar:
         try:
             with metered(self.steps, self.budget):
                 return Machine.of(self.rules, self.root)
-        except (TooLarge, Unsatisfiable) as error:
-            root = (ROOT,) if isinstance(error, Unsatisfiable) else ()
-            pointer, keyword = next(
-                (self.origins[rule] for rule in (*error.rules, *root) if rule in self.origins), (None, None)
-            )
-            raise type(error)(error.reason, pointer=pointer, keyword=keyword, hint=error.hint) from None
+        except TooLarge as error:
+            raise self._placed(error, error.rules) from None
+        except Unsatisfiable as error:
+            raise self._placed(error, (*error.rules, ROOT)) from None
+
+    def _placed(self, error: TooLarge | Unsatisfiable, rules: Iterable[str]) -> GrammarError:
+        """The error at the place of the first of these rules that has one."""
+        place = next((self.origins[rule] for rule in rules if rule in self.origins), None)
+        if place is None:
+            return type(error)(error.reason, hint=error.hint)
+        hint = error.hint or (place.cure if isinstance(error, TooLarge) else None)
+        return type(error)(error.reason, pointer=place.pointer, keyword=place.keyword, hint=hint)
 
     def compile(self, vocabulary: Vocabulary) -> Table:
         """The token table of this grammar for one vocabulary, shared with grammars of the same content.

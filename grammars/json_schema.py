@@ -22,7 +22,7 @@ from sortition.grammars.automaton import Automaton
 from sortition.grammars.cache import Cache, content_digest
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import NOTHING, Call, Expr, Graph, alternative, concat, literal
-from sortition.grammars.grammar import Grammar
+from sortition.grammars.grammar import Grammar, Place
 from sortition.grammars.json_characters import Spelling
 from sortition.grammars.json_containers import (
     Member,
@@ -55,6 +55,7 @@ from sortition.grammars.json_whitespace import (
 from sortition.grammars.nfa import NODE_STEPS, ROOT
 from sortition.grammars.schema_assertions import DIFFERENT, terms
 from sortition.grammars.schema_covering import uncovered
+from sortition.grammars.schema_cures import cures
 from sortition.grammars.schema_document import Document, checked_keys
 from sortition.grammars.schema_facts import (
     Arrays,
@@ -181,19 +182,25 @@ def json_schema(
 def _lowered(
     document: Document, policy: Policy, assert_formats: bool, any_order: bool, content: bytes | None
 ) -> Grammar:
+    lowering = _Lowering(Logic(document, assert_formats), policy, any_order)
+    origins = lowering.origins
+    origins[ROOT] = Origin.of(terms(document.root))
     try:
-        lowering = _Lowering(Logic(document, assert_formats), policy, any_order)
-        with _at(Origin.of(terms(document.root))):
+        with _at(origins[ROOT]):
             root, rules = lowering.lower(terms(document.root))
-            lowering.origins[ROOT] = Origin.of(terms(document.root))
     except RecursionError:
         raise TooLarge(TOO_DEEP, pointer="") from None
+    except TooLarge as error:
+        cured = cures(document, origins.values(), any_order)
+        hint = error.hint or cured.get(Origin(error.pointer or "", error.keyword))
+        raise TooLarge(error.reason, pointer=error.pointer, keyword=error.keyword, hint=hint) from None
+    cured = cures(document, origins.values(), any_order)
     return Grammar(
         concat(policy.around, root, policy.around),
         rules,
         "",
         document.warnings,
-        {name: (origin.pointer, origin.keyword) for name, origin in lowering.origins.items()},
+        {name: Place(each.pointer, each.keyword, cured.get(each)) for name, each in origins.items()},
         content,
         meter().steps,
         meter().budget,

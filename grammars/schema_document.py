@@ -187,11 +187,21 @@ class Document:
             Unsupported: the reference leaves the document.
             Invalid: it leads nowhere.
         """
-        key = (id(schema.scope), keyword, schema.keywords[keyword])
+        key = self._key(schema, keyword)
         found = self._targets.get(key)
         if found is None:
             found = self._targets[key] = self._resolve(schema, keyword)
         return found
+
+    @staticmethod
+    def _key(schema: Schema, keyword: str) -> tuple[int, str, str]:
+        return id(schema.scope), keyword, schema.keywords[keyword]
+
+    def reached(self, schema: Schema) -> Schema:
+        """The schema that the `$ref` of a schema leads to if it has been followed, else itself."""
+        if "$ref" not in schema.keywords:
+            return schema
+        return self._targets.get(self._key(schema, "$ref"), schema)
 
     def _resolve(self, schema: Schema, keyword: str) -> Schema:
         reference = schema.keywords[keyword]

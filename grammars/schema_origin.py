@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, floor
 from typing import Final, Literal, TypeAlias
@@ -49,10 +49,11 @@ NO_VALUE: Final = "no value can be valid here"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A pointer into the schema, and the keyword there that is most to blame, if any."""
+    """A pointer into the schema, the keyword there that is most to blame, if any, and what stands there."""
 
     pointer: str
     keyword: str | None
+    schema: Schema | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def of(terms: Terms, kind: Kind | None = None) -> Origin:
@@ -65,10 +66,10 @@ class Origin:
             for schema in schemas:
                 if keyword in schema.keywords:
                     is_false = schema.keywords[keyword] is NO_VALUES
-                    return Origin(schema.pointer, "false" if is_false else keyword)
+                    return Origin(schema.pointer, "false" if is_false else keyword, schema)
         if not schemas:
             return Origin("", None)
-        return Origin(schemas[0].pointer, next(iter(schemas[0].keywords), None))
+        return Origin(schemas[0].pointer, next(iter(schemas[0].keywords), None), schemas[0])
 
     def error(self, kind: type[GrammarError], reason: str, hint: str | None = None) -> GrammarError:
         """An error there."""

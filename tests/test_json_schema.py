@@ -173,6 +173,52 @@ def test_keys_are_blamed_where_their_names_stand() -> None:
     assert (caught.value.pointer, caught.value.keyword) == ("/propertyNames", "oneOf")
 
 
+def strings(names: str, count: int) -> dict[str, Any]:
+    return {f"{names}{number}": {"type": "string"} for number in range(count)}
+
+
+def choices(tag_first: bool = False, **more: Any) -> dict[str, Any]:
+    """Pydantic's union of six models of seven optional fields and a tag."""
+    models = {}
+    for number in range(6):
+        fields, tag = strings(f"field {number} ", 7), {"kind": {"const": f"model {number}"}}
+        properties = tag | fields if tag_first else fields | tag
+        models[f"m{number}"] = {"type": "object", "properties": properties, "required": ["kind"], **more}
+    pet = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in models]}
+    return {"type": "object", "properties": {"pet": pet}, "required": ["pet"], "$defs": models}
+
+
+FIFTEEN = {"type": "object", "properties": strings("k", 15), "required": list(strings("k", 15))}
+FEW_OF_60 = {"properties": strings("k", 60), "minProperties": 50, "additionalProperties": False}
+MANY = {"type": "object", "properties": {"inner": {"properties": strings("k", 400)}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "any_order", "hint", "smaller", "in_any_order"),
+    [
+        (choices(), False, "additionalProperties: false", choices(additionalProperties=False), False),
+        (choices(), False, "a required tag as their first key", choices(tag_first=True), False),
+        (MANY, False, "with any_order", MANY, True),
+        (FIFTEEN, True, "without any_order", FIFTEEN, False),
+        (FEW_OF_60, True, "without any_order", FEW_OF_60, False),
+    ],
+    ids=["closed choices", "choices by tag", "optional keys", "required keys", "least number of keys"],
+)
+def test_hints_for_what_is_too_large_are_true(
+    schema: Any, any_order: bool, hint: str, smaller: Any, in_any_order: bool
+) -> None:
+    with pytest.raises(TooLarge) as caught:
+        _ = json_schema(schema, any_order=any_order).machine
+    assert caught.value.hint is not None and hint in caught.value.hint
+    assert len(json_schema(smaller, any_order=in_any_order).machine) > 0
+
+
+def test_where_nothing_is_known_to_help_nothing_is_said() -> None:
+    with pytest.raises(TooLarge) as caught:
+        _ = json_schema({"type": "integer", "multipleOf": 9973}).machine
+    assert caught.value.hint is None
+
+
 def test_formats_can_be_annotations() -> None:
     schema = {"type": "string", "format": "date"}
     assert not accepts(json_schema(schema), '"x"')
