@@ -1,9 +1,10 @@
 """A folder with a tokenizer -> the bytes of its tokens and its end tokens, as transformers would load it.
 
 Where `tokenizer.json` and `tokenizer_config.json` say everything, the tokenizers library reads them, in a
-seventh of the time and a fifth of the memory of transformers, which loads torch for it. All other folders are
-left to transformers. (One difference is left: a special token that only a class of transformers names, and
-that the files do not have, is no token here and one without text there.)
+seventh of the time and a fifth of the memory of transformers, which loads torch for it; mistral-common reads
+`tekken.json` alone. All other folders are left to transformers. (One difference is left: a special token
+that only a class of transformers names, and that the files do not have, is no token here and one without text
+there.)
 """
 
 from __future__ import annotations
@@ -37,8 +38,12 @@ def read_folder(source: str | Path) -> Reading:
         raise InputError(f"there is no folder {folder}; a tokenizer is read from disk, never downloaded")
     require_tokenizer(folder)
     config = _json(folder / "tokenizer_config.json")
-    says_everything = _says_everything(folder, config)
-    tokens, ends = _read_json(folder, config) if says_everything else _read_by_transformers(folder)
+    if _says_everything(folder, config):
+        tokens, ends = _read_json(folder, config)
+    elif (folder / "tekken.json").is_file() and not (folder / "tokenizer.json").is_file():
+        tokens, ends = _read_tekken(folder)
+    else:
+        tokens, ends = _read_by_transformers(folder)
     return tokens, [*ends, *_generation_ends(folder)]
 
 
@@ -89,6 +94,17 @@ def _special_tokens(config: dict[str, Any]) -> list[str]:
 
 def _content(token: str | dict[str, Any]) -> str:
     return token if isinstance(token, str) else token["content"]
+
+
+def _read_tekken(folder: Path) -> Reading:
+    try:
+        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+    except ModuleNotFoundError:
+        return _read_by_transformers(folder)
+    try:
+        return read(MistralTokenizer.from_file(str(folder / "tekken.json")))
+    except (LookupError, TypeError, ValueError) as problem:
+        raise _not_loaded(folder, problem) from problem
 
 
 def _read_by_transformers(folder: Path) -> Reading:

@@ -416,6 +416,19 @@ def test_the_folder_of_deepseek(tmp_path: Path) -> None:
     assert Vocabulary.of(tmp_path) == transformers_reading(tmp_path)
 
 
+def test_a_folder_of_mistral(tmp_path: Path) -> None:
+    mistral = pytest.importorskip("mistral_common.tokens.tokenizers.mistral")
+    file = data_file("mistral-common", "tekken_240911.json")
+    (tmp_path / "tekken.json").write_bytes(Path(file).read_bytes())
+    # Mistral's own folders have no config.json.
+    assert Vocabulary.of(tmp_path) == Vocabulary.of(mistral.MistralTokenizer.from_file(file))
+    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
+    assert Vocabulary.of(tmp_path) == transformers_reading(tmp_path)
+    (tmp_path / "tekken.json").write_text("{")
+    with pytest.raises(ValueError, match=r"cannot load a tokenizer from .*: "):
+        Vocabulary.of(tmp_path)
+
+
 def test_a_folder_is_read_without_torch(tmp_path: Path) -> None:
     folder_of(tmp_path, byte_level_tokenizer(), {"eos_token": "<eos>"})
     program = (
