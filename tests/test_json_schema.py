@@ -213,9 +213,19 @@ def test_hints_for_what_is_too_large_are_true(
     assert len(json_schema(smaller, any_order=in_any_order).machine) > 0
 
 
-def test_where_nothing_is_known_to_help_nothing_is_said() -> None:
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 9973},
+        {"properties": strings("k", 4_000)},
+        {"anyOf": [{"properties": strings(f"p{i}", 1)} for i in range(30)], "unevaluatedProperties": False},
+        {"anyOf": [{"properties": {f"a{i}": {}, "b": {}}} for i in range(500)]},
+    ],
+    ids=["multiples", "keys", "unevaluated", "branches"],
+)
+def test_where_nothing_is_known_to_help_nothing_is_said(schema: dict[str, Any]) -> None:
     with pytest.raises(TooLarge) as caught:
-        _ = json_schema({"type": "integer", "multipleOf": 9973}).machine
+        _ = json_schema(schema).machine
     assert caught.value.hint is None
 
 
