@@ -41,7 +41,7 @@ def regex(pattern: str) -> Grammar:
 
     Raises:
         Invalid: not a pattern.
-        Unsupported: backreferences, conditions, word boundaries inside lookaround.
+        Unsupported: backreferences to groups of many texts, conditions, word boundaries inside lookaround.
         Unsatisfiable: no text matches.
         TooLarge: it takes too much work.
     """
@@ -62,7 +62,7 @@ def parse(pattern: str, dialect: Dialect) -> Expr:
 
     Raises:
         Invalid: not a pattern of this dialect.
-        Unsupported: backreferences and other constructs that are not enforced.
+        Unsupported: conditions and other constructs that are not enforced.
         TooLarge: nested too deeply, or it takes too much work.
     """
     charge(CHARACTER_STEPS * len(pattern))

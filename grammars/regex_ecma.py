@@ -34,7 +34,7 @@ _CAPTURING: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|(\((?!\?)|\(\?P?<(?![=
 
 
 class EcmaParser(PatternParser):
-    """A pattern of ECMA-262. Also read: `(?P<name>...)`."""
+    """A pattern of ECMA-262. Also read: `(?P<name>...)`, and flags such as `(?i)` at the beginning."""
 
     braces = re.compile(r"\{(?:(?P<low>[0-9]+)|(?=,[0-9]))(?P<comma>,(?P<high>[0-9]*))?\}")
     may_begin_at_zero = False
@@ -53,14 +53,15 @@ class EcmaParser(PatternParser):
         return BEGIN if sign == "^" else END
 
     def escape(self) -> Expr:
-        """Word boundaries, backreferences (refused), classes, characters."""
+        """Word boundaries, backreferences, classes, characters."""
         start = self.position - 1
         if boundary := self.take(r"[bB]"):
             return word_boundary(self._word, negated=boundary[0] == "B")
-        if reference := self.take(r"k(?=<)"):
-            raise self.unsupported(rf"\{reference[0]}", "backreferences are", start)
+        if self.skip("k<"):
+            return self.backreference(self.names.get(self.name_group(">")), start)
         if (reference := self.take(r"[1-9][0-9]*")) and int(reference[0][:4]) <= self._groups_in_all:
-            raise self.unsupported(rf"\{reference[0]}", "backreferences are", start)
+            number = int(reference[0])
+            return self.backreference(number if number <= self.capturing else None, start)
         self.position = start + 1
         meaning = self._class_or_character(start)
         return self.character(meaning) if isinstance(meaning, int) else one_of(meaning)
@@ -83,16 +84,20 @@ class EcmaParser(PatternParser):
         elif lookaround := self.take(r"\(\?<?[=!]"):
             self.open(start, look=lookaround[0])
         elif self.take(r"\(\?P?<"):
-            self.name_group(">")
-            self.open(start)
+            self.capture(start, self.name_group(">"))
         else:
+            at_the_start = self.at_the_start
             modifiers = self.modifiers()
-            if modifiers is None or modifiers[2] == ")":
-                hint = "flags hold for a group only: (?i:...)" if modifiers else None
+            if modifiers is None or (modifiers[2] == ")" and (modifiers[1] or not at_the_start)):
+                hint = "flags hold for a group, (?i:...), or begin the pattern" if modifiers else None
                 raise self.invalid(f"unknown group {self.pattern[start : start + 3]!r}", start, hint)
-            turned_on, turned_off, _ = modifiers
+            turned_on, turned_off, end = modifiers
             fields = {self.flag_letters[letter]: letter in turned_on for letter in turned_on | turned_off}
-            self.open(start, flags=replace(self.flags, **fields))
+            flags = replace(self.flags, **fields)
+            if end == ")":
+                self.flags = flags
+            else:
+                self.open(start, flags=flags)
 
     @cached_property
     def _groups_in_all(self) -> int:

@@ -59,7 +59,7 @@ class PythonParser(PatternParser):
         return BEGIN if sign == "^" else END_OR_LAST_NEWLINE
 
     def escape(self) -> Expr:
-        """Anchors, classes, backreferences (refused), characters."""
+        """Anchors, classes, backreferences, characters."""
         start = self.position - 1
         if self.skip("A"):
             return BEGIN
@@ -72,7 +72,7 @@ class PythonParser(PatternParser):
         if reference := self.take(r"[1-9][0-9]?"):
             if int(reference[0]) > self.capturing:
                 raise self.invalid(f"no group {reference[0]} to refer to", start)
-            raise self.unsupported(f"\\{reference[0]}", "backreferences are", start)
+            return self.backreference(int(reference[0]), start)
         meaning = self._class_or_character(start)
         return self.character(meaning) if isinstance(meaning, int) else one_of(meaning)
 
@@ -103,17 +103,18 @@ class PythonParser(PatternParser):
             self.open(start, look=lookaround[0])
         elif self.skip("(?("):
             raise self.unsupported("(?(", "conditions on groups are", start)
-        elif reference := self.take(r"\(\?P="):
-            raise self.unsupported(reference[0], "backreferences are", start)
+        elif self.skip("(?P="):
+            name = self.name_group(")")
+            if name not in self.names:
+                raise self.invalid(f"no group {name!r} to refer to", start)
+            self.item(self.backreference(self.names[name], start))
         elif recursion := self.take(r"\(\?(R|[0-9]+|&|P>)"):
             raise self.unsupported(recursion[0], "recursion is", start)
         elif self.take(r"\(\?P?<"):
             name = self.name_group(">")
             if name in self.names:
                 raise self.invalid(f"the group name {name!r} is used twice", start)
-            self.names.add(name)
-            self.capturing += 1
-            self.open(start)
+            self.capture(start, name)
         else:
             self._open_with_flags(start)
 

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import ClassVar, Final
 
 from sortition.grammars.assertions import BEGIN, END, END_OR_LAST_NEWLINE, Assertion, conditions_in, numbers
+from sortition.grammars.backreferences import Backreference, Group, without_backreferences
 from sortition.grammars.characters import ANY_CHARACTER, complement, intersection, union
 from sortition.grammars.errors import Invalid, TooLarge, Unsupported, quoted
 from sortition.grammars.expr import (
@@ -48,6 +49,8 @@ RANGES_PER_STEP: Final = 1
 _PLAIN: Final = re.compile(r"[^\\.^$*+?{}()|\[\]\s#]+")
 _SPACE_OR_COMMENT: Final = re.compile(r"[ \t\n\r\v\f]+|#(?:[^\\\n]|\\.)*", re.DOTALL)
 """What the flag `x` skips; an escaped newline ends no comment."""
+_BACKREFERENCE: Final = re.compile(r"\\[1-9]|\\k<|\(\?P=")
+"""What every pattern with backreferences has in it."""
 _MODIFIERS: Final = re.compile(r"\(\?(?P<on>[a-zA-Z]*)(?:-(?P<off>[a-zA-Z]+))?(?P<end>[:)])")
 
 
@@ -73,12 +76,16 @@ class _Last(Enum):
 
 @dataclass
 class _Group:
-    """A group that is open: the branches before the last `|`, the items since, how lookaround begins."""
+    """A group that is open: the branches before the last `|`, the items since, how lookaround begins.
+
+    `number` is that of what it captures, 0 if nothing.
+    """
 
     opening: int
     outer_flags: Flags
     atomic: bool = False
     look: str = ""
+    number: int = 0
     branches: list[Expr] = field(default_factory=list)
     items: list[Expr] = field(default_factory=list)
     last: _Last = _Last.NOTHING
@@ -91,7 +98,7 @@ class PatternParser(ABC):
         pattern: the text.
         position: where the next character is.
         flags: in force here.
-        names: of the groups so far.
+        names: of the groups so far, with their numbers.
     """
 
     braces: ClassVar[re.Pattern[str]]
@@ -112,8 +119,9 @@ class PatternParser(ABC):
         self.pattern = pattern
         self.position = 0
         self.flags = Flags()
-        self.names: set[str] = set()
+        self.names: dict[str, int] = {}
         self.capturing = 0
+        self._refers = _BACKREFERENCE.search(pattern) is not None
         self._groups = [_Group(0, self.flags)]
 
     @abstractmethod
@@ -151,7 +159,7 @@ class PatternParser(ABC):
 
         Raises:
             Invalid: not a pattern of this dialect.
-            Unsupported: backreferences, lookaround and other constructs that are not regular or not built.
+            Unsupported: constructs that are not regular or not built, such as backreferences to any text.
             TooLarge: groups nested too deeply, or too long repeats.
         """
         while self.position < len(self.pattern):
@@ -166,6 +174,8 @@ class PatternParser(ABC):
         if len(self._groups) > 1:
             raise self.invalid("missing )", group.opening)
         expr = _choice(group)
+        if self._refers:
+            expr = without_backreferences(expr)
         expect(NODE_STEPS * unrolled(expr), "the pattern with its repeats written out")
         return expr
 
@@ -226,6 +236,23 @@ class PatternParser(ABC):
         self._groups.append(_Group(opening, self.flags, atomic, look))
         self.flags = flags or self.flags
 
+    def capture(self, opening: int, name: str = "") -> None:
+        """Begin a group that captures what it matches."""
+        self.open(opening)
+        self.capturing += 1
+        self._groups[-1].number = self.capturing
+        if name:
+            self.names[name] = self.capturing
+
+    def backreference(self, group: int | None, position: int) -> Expr:
+        """What a group has matched, None for one that has not been read."""
+        sign = self.pattern[position : self.position]
+        if group is None:
+            raise self.unsupported(sign, "backreferences to groups that follow are", position)
+        if self.flags.ignore_case:
+            raise self.unsupported(sign, "backreferences that ignore case are", position)
+        return Backreference(group, sign, position)
+
     def modifiers(self) -> tuple[set[str], set[str], str] | None:
         """Read `(?on-off:` or `(?on)`: the letters at both sides of the minus sign, the last character."""
         match = _MODIFIERS.match(self.pattern, self.position)
@@ -253,16 +280,15 @@ class PatternParser(ABC):
         group = self._groups[-1]
         if sign == "\\":
             self.position += 1
-            self._item(self.escape())
+            self.item(self.escape())
         elif sign == "[":
-            self._item(self._character_class())
+            self.item(self._character_class())
         elif sign == "(":
             if self.ahead("(?"):
                 self.special_group()
             else:
                 self.position += 1
-                self.capturing += 1
-                self.open(start)
+                self.capture(start)
         elif sign == ")":
             self.position += 1
             if len(self._groups) == 1:
@@ -277,13 +303,14 @@ class PatternParser(ABC):
         else:
             self.position += 1
             if sign in "^$":
-                self._item(self.anchor(sign))
+                self.item(self.anchor(sign))
             elif sign == ".":
-                self._item(one_of(ANY_CHARACTER if self.flags.dot_all else complement(self.line_ends)))
+                self.item(one_of(ANY_CHARACTER if self.flags.dot_all else complement(self.line_ends)))
             else:
                 self._characters(sign)
 
-    def _item(self, expr: Expr) -> None:
+    def item(self, expr: Expr) -> None:
+        """Add what has been read to the group that is open."""
         if isinstance(expr, Class):
             charge(CLASS_STEPS + len(expr.ranges) // RANGES_PER_STEP)
         group = self._groups[-1]
@@ -295,11 +322,11 @@ class PatternParser(ABC):
         """Plain characters; the last is an item of its own, since a quantifier may follow."""
         if self.flags.ignore_case or not text.isascii():
             for character in text:
-                self._item(self.character(ord(character)))
+                self.item(self.character(ord(character)))
             return
         if len(text) > 1:
-            self._item(literal(tuple(map(ord, text[:-1]))))
-        self._item(literal((ord(text[-1]),)))
+            self.item(literal(tuple(map(ord, text[:-1]))))
+        self.item(literal((ord(text[-1]),)))
 
     def _close(self) -> None:
         group = self._groups.pop()
@@ -308,8 +335,10 @@ class PatternParser(ABC):
         if group.atomic and _length(expr) is None:
             raise self.unsupported("(?>", "atomic groups of more than one length are", group.opening)
         if group.look:
-            self._item(self._look(expr, group))
+            self.item(self._look(expr, group))
             return
+        if self._refers and group.number and not any(each.look for each in self._groups):
+            expr = Group(expr, group.number)
         outer = self._groups[-1]
         outer.items.append(expr)
         outer.last = _Last.ATOM
@@ -466,7 +495,9 @@ def _length(expr: Expr) -> int | None:
     if isinstance(expr, Repeat):
         length = _length(expr.body)
         return None if length is None or (length and expr.low != expr.high) else length * expr.low
-    if isinstance(expr, Graph):
+    if isinstance(expr, Group):
+        return _length(expr.body)
+    if isinstance(expr, Graph | Backreference):
         return None
     return 1 if isinstance(expr, Class) else 0
 

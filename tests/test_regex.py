@@ -279,8 +279,27 @@ def test_regex_is_a_grammar_of_utf8() -> None:
         regex(b"a")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(r"([aB1])\1", r"(a|B|aB)(_?)\2\1", r"(?:(a|B)1?\1)+", r"(a|aB|)\1*", r"(?P<x>[aB])(?!(?P=x)).*"),
+        *(r"([aB])([1 ])\1(a|B)\2\3?", r"(a|B)(\1_?)+", r"(aB?){1,2}|(B)\2|(?:(_|1)\3){2}"),
+    ],
+)
+def test_backreferences_mean_what_they_mean_in_re(pattern: str) -> None:
+    automaton = Automaton.of(parse(pattern, "python"))
+    texts = ["".join(letters) for size in range(6) for letters in itertools.product("aB1_ ", repeat=size)]
+    expected = [text for text in texts if re.fullmatch(pattern, text)]
+    assert [text for text in texts if matches(automaton, text)] == expected != []
+
+
+def test_what_follows_the_last_backreference_is_written_once() -> None:
+    pattern = "".join(rf"(['\"])[a-z]*\{number}," for number in range(1, 31))
+    assert len(regex(pattern).machine) < 200
+
+
 def test_errors_show_backslashes_as_they_are_written() -> None:
-    for pattern, shown in [(r"(a)\1", r"'\1': backreferences"), (r"\q", r"bad escape '\q'")]:
+    for pattern, shown in [(r"(.)\1", r"'\1': backreferences"), (r"\q", r"bad escape '\q'")]:
         with pytest.raises(errors.GrammarError, match=re.escape(shown)) as caught:
             regex(pattern)
         assert "\\\\" not in str(caught.value)
