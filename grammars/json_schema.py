@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from math import comb
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -23,16 +23,10 @@ from sortition.grammars.cache import Cache, content_digest
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfiable, Unsupported
 from sortition.grammars.expr import NOTHING, Call, Expr, Graph, alternative, concat, literal
 from sortition.grammars.grammar import Grammar, Place
+from sortition.grammars.json_arrays import array_of, is_long
 from sortition.grammars.json_characters import Spelling
-from sortition.grammars.json_containers import (
-    Member,
-    Value,
-    array_of,
-    is_long,
-    object_of,
-    unordered_object_of,
-)
 from sortition.grammars.json_numbers import NUMBER, number
+from sortition.grammars.json_objects import Member, Shape, Undeclared, object_of
 from sortition.grammars.json_strings import (
     any_string,
     finite,
@@ -44,6 +38,7 @@ from sortition.grammars.json_strings import (
     string,
     word,
 )
+from sortition.grammars.json_unordered_objects import unordered_object_of
 from sortition.grammars.json_whitespace import (
     ALL_DEPTHS,
     CACHED_POLICIES,
@@ -67,7 +62,7 @@ from sortition.grammars.schema_facts import (
 )
 from sortition.grammars.schema_keys import Met, Signs, classes, declared, is_key, keys_of, terms_of
 from sortition.grammars.schema_logic import Logic
-from sortition.grammars.schema_order import in_one_order
+from sortition.grammars.schema_order import with_others_later
 from sortition.grammars.schema_origin import NO_VALUE, Kind, Origin, crossed
 from sortition.grammars.schema_ways import (
     Counted,
@@ -118,14 +113,20 @@ _SCHEMAS: Final = (
     "give a dict, JSON text or a pydantic class; for other types, pydantic.TypeAdapter(...).json_schema()"
 )
 
-Part: TypeAlias = "str | Numbers | Strings | Arrays | Objects"
-"""What a rule accepts: one of the words null, true and false, or a set of values of one type."""
+Part: TypeAlias = "str | Numbers | Strings | Arrays | Objects | tuple[Objects, ...]"
+"""What a rule accepts: null, true or false, a set of values of one type, or several sets of objects."""
 Names: TypeAlias = tuple[str, ...]
 _Ways: TypeAlias = list[tuple[Names, Marks]]
 _Counts: TypeAlias = list[tuple[Names, Counted]]
 _Way = TypeVar("_Way", Marks, Counted)
 
-_KINDS: Final[dict[type, Kind]] = {Numbers: "number", Strings: "string", Arrays: "array", Objects: "object"}
+_KINDS: Final[dict[type, Kind]] = {
+    Numbers: "number",
+    Strings: "string",
+    Arrays: "array",
+    Objects: "object",
+    tuple: "object",
+}
 _FREE: Final[dict[Part, str]] = {
     Numbers(): "any number",
     Strings(): "any string",
@@ -255,27 +256,39 @@ class _MemberPlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _ObjectPlan:
-    """An object rule before whitespace is known: keys and values by the names of their rules."""
+class _ShapePlan:
+    """A `Shape` before whitespace is known: keys and values by the names of their rules."""
 
-    origin: Origin
     members: list[_MemberPlan]
-    others: list[tuple[str, _Ways]]
-    earlier: list[tuple[str, _Ways]]
+    anywhere: list[tuple[str, _Ways]]
+    after: list[list[tuple[str, _Ways]]]
     low: int
     high: int | None
     wishes: int
 
+    def inner(self) -> Iterator[str]:
+        """The rules of all values inside."""
+        undeclared = [*self.anywhere, *chain(*self.after)]
+        for value in [*(member.value for member in self.members), *(value for _, value in undeclared)]:
+            for names, _ in value:
+                yield from names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ObjectsPlan:
+    """A rule for an object of any of these shapes."""
+
+    origin: Origin
+    shapes: list[_ShapePlan]
+
     @property
     def places(self) -> int:
         """The places where a line may be broken."""
-        return len(self.members) + 2
+        return sum(len(shape.members) + len(shape.after) + 2 for shape in self.shapes)
 
     def inner(self) -> Iterator[str]:
         """The rules of all values inside."""
-        for value in [*(member.value for member in self.members), *(value for _, value in self.others)]:
-            for names, _ in value:
-                yield from names
+        return chain.from_iterable(shape.inner() for shape in self.shapes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -311,7 +324,7 @@ class _Lowering:
         self.policy = policy
         self.any_order = any_order
         self.rules: dict[str, Expr] = {}
-        self.plans: dict[str, _ObjectPlan | _ArrayPlan] = {}
+        self.plans: dict[str, _ObjectsPlan | _ArrayPlan] = {}
         self.origins: dict[str, Origin] = {}
         self._names: dict[Part, str] = {}
         self._values: dict[tuple[Terms, ...], list[Names]] = {}
@@ -320,7 +333,8 @@ class _Lowering:
         self._strings: dict[str, tuple[Terms, Callable[[bool], Spelling]]] = {}
         self._positions = 0
         self._other_keys: dict[frozenset[str], str] = {}
-        self._waiting: list[tuple[str, Arrays | Objects, Origin]] = []
+        self._later_keys: dict[frozenset[str], str] = {}
+        self._waiting: list[tuple[str, Arrays | tuple[Objects, ...], Origin]] = []
         self._is_free = False
 
     def lower(self, root: Terms) -> tuple[Expr, Mapping[str, Expr]]:
@@ -335,7 +349,9 @@ class _Lowering:
             # What is inside of a value has no place of its own.
             with _at(origin if origin.keyword else Origin.of(root)):
                 self.plans[name] = (
-                    self._object(part, origin) if isinstance(part, Objects) else self._array(part, origin)
+                    self._array(part, origin)
+                    if isinstance(part, Arrays)
+                    else _ObjectsPlan(origin, [self._shape(objects, origin) for objects in part])
                 )
         if not self.logic.possible(root):
             raise self._unsatisfiable(root)
@@ -363,11 +379,12 @@ class _Lowering:
         names = self._values.get(ways)
         if names is None:
             parts = [self._kept(terms) for terms in ways]
-            objects = [part for each in parts for part in each if isinstance(part, Objects)]
+            objects = dict.fromkeys(part for each in parts for part in each if isinstance(part, Objects))
+            several = [each for each in objects if each not in _FREE]
             ordered: Mapping[Part, Part] = {}
-            if len(objects) > 1 and not self.any_order:
-                several = [each for each in dict.fromkeys(objects) if each not in _FREE]
-                ordered = dict(zip(several, in_one_order(several, self.logic.cases), strict=True))
+            if len(several) > 1 and not self.any_order:
+                placed = with_others_later(several, self.logic.cases, self.logic.possible)
+                ordered = dict(zip(several, placed, strict=True))
             names = self._values[ways] = [
                 self._names_of([ordered.get(part, part) for part in each], terms)
                 for each, terms in zip(parts, ways, strict=True)
@@ -393,6 +410,9 @@ class _Lowering:
         strings = [part for part in parts if isinstance(part, Strings) and part.values is None]
         if len(strings) > FEW:
             parts = [part for part in parts if part not in strings]
+        objects = tuple(part for part in parts if isinstance(part, Objects) and part not in _FREE)
+        if len(objects) > 1 and not self.any_order:
+            parts = [*(part for part in parts if not isinstance(part, Objects) or part in _FREE), objects]
         with _placed(terms, None):
             names = tuple(dict.fromkeys(self._name(part, terms) for part in parts))
         return names + self._any_of(strings, terms) if len(strings) > FEW else names
@@ -436,7 +456,7 @@ class _Lowering:
                     self._count(positions(part))
                 self._string_rule(name, terms, partial(string, part))
             else:
-                self._waiting.append((name, part, origin))
+                self._waiting.append((name, (part,) if isinstance(part, Objects) else part, origin))
                 self.rules[name] = NOTHING
         self._names[part] = name
         return name
@@ -455,7 +475,7 @@ class _Lowering:
         charge(RULE_STEPS)
         return name if name not in self.rules else f"{name} ({len(self.rules)})"
 
-    def _object(self, objects: Objects, origin: Origin) -> _ObjectPlan:
+    def _shape(self, objects: Objects, origin: Origin) -> _ShapePlan:
         cases = self.logic.cases
         charge(OBJECT_STEPS)
         names, required, signs = declared(objects), frozenset(objects.required), Signs.of(objects)
@@ -472,25 +492,26 @@ class _Lowering:
                 members.append(_MemberPlan(rule, value, key in required, left_out))
         undeclared = [
             (keys.automaton, self._member(keys.value, keys.met, True))
-            for keys in classes(objects, frozenset(names), signs, cases)
+            for keys in classes(objects, frozenset(names), signs, cases, self.logic.possible)
         ]
-        others = self._others(frozenset(names), undeclared, objects.names, origin)
-        earlier = others
-        if objects.later:
-            late = finite(objects.later)
-            undeclared = [
-                (None if keys is None else keys.difference(late), value) for keys, value in undeclared
-            ]
-            earlier = self._others(objects.later.union(names), undeclared, objects.names, origin)
+        undeclared = [(keys, value) for keys, value in undeclared if value]
+        anywhere = [
+            (self._other_key(frozenset(names), objects.later, keys, objects.names, origin), value)
+            for keys, value in undeclared
+        ]
+        after = [
+            [(self._later_key(group, keys, objects.names, origin), value) for keys, value in undeclared]
+            for group in objects.later
+        ]
         # Keys that are not declared may repeat, and only one of them is sure to be a member more.
-        if others and objects.low > len(objects.required) + 1:
+        if undeclared and objects.low > len(objects.required) + 1:
             raise Unsupported(
                 "it cannot be enforced while keys that are not declared may repeat",
                 pointer=origin.pointer,
                 keyword="minProperties",
                 hint="declare the keys and set additionalProperties to false",
             )
-        return _ObjectPlan(origin, members, others, earlier, objects.low, objects.high, len(objects.wishes))
+        return _ShapePlan(members, anywhere, after, objects.low, objects.high, len(objects.wishes))
 
     def _member(self, value: Terms, met: Sequence[Met], repeats: bool) -> _Ways:
         """The rules for the value of a member, by the wishes that it fulfils."""
@@ -500,38 +521,50 @@ class _Lowering:
         exclusive = not repeats and (self.any_order or simple)
         return self._named(list(member_ways(value, met, repeats, exclusive, self.logic.possible)))
 
-    def _others(
+    def _other_key(
         self,
         names: frozenset[str],
-        undeclared: Sequence[tuple[Automaton | None, _Ways]],
+        later: Sequence[frozenset[str]],
+        keys: Automaton | None,
         name_terms: Terms,
         origin: Origin,
-    ) -> list[tuple[str, _Ways]]:
-        """The rules for keys and values of members whose keys are not among `names`."""
-        others = []
-        for keys, value in undeclared:
-            if value:
-                rule = self._other_key(names, keys, name_terms)
-                self.origins.setdefault(rule, origin)
-                others.append((rule, value))
-        return others
-
-    def _other_key(self, names: frozenset[str], keys: Automaton | None, name_terms: Terms) -> str:
-        """The rule for keys that are not declared: those of an automaton, or all, under `propertyNames`."""
+    ) -> str:
+        """The rule for keys that may stand anywhere: of an automaton, or all that are not among `names`."""
+        known = names.union(*later)
         if keys is None and not name_terms:
-            rule = self._other_keys.get(names)
+            rule = self._other_keys.get(known)
             if rule is None:
-                rule = self._other_keys[names] = self._fresh("any key" if not names else "another key")
-                self._string_rule(rule, (), partial(other_words, names))
+                rule = self._other_keys[known] = self._fresh("any key" if not known else "another key")
+                self._string_rule(rule, (), partial(other_words, known))
+                self.origins.setdefault(rule, origin)
             return rule
         if keys is None:
-            keys = any_string().difference(finite(names))
+            keys = any_string().difference(finite(known))
+        elif later:
+            keys = keys.difference(finite(frozenset().union(*later)))
+        return self._key_of(keys, name_terms, origin)
+
+    def _later_key(
+        self, group: frozenset[str], keys: Automaton | None, name_terms: Terms, origin: Origin
+    ) -> str:
+        """The rule for the keys of a group, or those that are in an automaton, too."""
+        if keys is not None or name_terms:
+            among = finite(group) if keys is None else keys.intersect(finite(group))
+            return self._key_of(among, name_terms, origin)
+        rule = self._later_keys.get(group)
+        if rule is None:
+            rule = self._later_keys[group] = self._fresh("a later key")
+            self._string_rule(rule, (), partial(of_language, finite(group), True))
+            self.origins.setdefault(rule, origin)
+        return rule
+
+    def _key_of(self, keys: Automaton, name_terms: Terms, origin: Origin) -> str:
+        """The rule for keys of an automaton that fulfil terms."""
         if name_terms:
             with _placed(name_terms):
                 keys = keys.intersect(keys_of(name_terms, self.logic.cases))
         rule = self._fresh("a key of a pattern")
-        if name_terms:
-            self.origins[rule] = Origin.of(name_terms, "string")
+        self.origins[rule] = Origin.of(name_terms, "string") if name_terms else origin
         self._string_rule(rule, name_terms, partial(of_language, keys, True))
         return rule
 
@@ -609,26 +642,29 @@ class _Lowering:
             for name, at in depths.items()
         )
 
-    def _container(self, plan: _ObjectPlan | _ArrayPlan, whitespace: Whitespace) -> Expr:
+    def _container(self, plan: _ObjectsPlan | _ArrayPlan, whitespace: Whitespace) -> Expr:
         with _at(plan.origin):
             return self._graph(plan, whitespace)
 
-    def _graph(self, plan: _ObjectPlan | _ArrayPlan, whitespace: Whitespace) -> Graph:
-        if isinstance(plan, _ObjectPlan):
-            members = [
-                Member(self._call((each.key,)), self._calls_of(each.value), each.required, each.left_out)
-                for each in plan.members
-            ]
-            others, earlier = self._keys_of(plan.others), self._keys_of(plan.earlier)
-            bounds = plan.low, plan.high, plan.wishes, whitespace
+    def _graph(self, plan: _ObjectsPlan | _ArrayPlan, whitespace: Whitespace) -> Graph:
+        if isinstance(plan, _ObjectsPlan):
+            shapes = [self._written(shape) for shape in plan.shapes]
             if self.any_order:
-                return unordered_object_of(members, others, *bounds, self._part)
-            return object_of(members, others, earlier, *bounds)
+                return unordered_object_of(shapes[0], whitespace, self._part)
+            return object_of(shapes, whitespace)
         first = [self._calls_of(item) for item in plan.first]
         others_item = self._calls_of(plan.others)
         return array_of(first, others_item, plan.low, plan.high, plan.wanted, whitespace)
 
-    def _keys_of(self, others: Sequence[tuple[str, _Ways]]) -> list[tuple[Expr, Value]]:
+    def _written(self, plan: _ShapePlan) -> Shape:
+        members = [
+            Member(self._call((each.key,)), self._calls_of(each.value), each.required, each.left_out)
+            for each in plan.members
+        ]
+        after = [self._keys_of(group) for group in plan.after]
+        return Shape(members, self._keys_of(plan.anywhere), after, plan.low, plan.high, plan.wishes)
+
+    def _keys_of(self, others: Sequence[tuple[str, _Ways]]) -> Undeclared:
         return [(self._call((key,)), self._calls_of(value)) for key, value in others]
 
     def _unsatisfiable(self, root: Terms) -> GrammarError:
@@ -705,12 +741,8 @@ def _free_rules(policy: Policy, called: bool, any_order: bool) -> Mapping[str, E
         members["any member"] = expr
         return Call("any member")
 
-    others: list[tuple[Expr, Value]] = [(Call("any key"), [(value, Marks())])]
-    free = (
-        unordered_object_of([], others, 0, None, 0, whitespace, member)
-        if any_order
-        else object_of([], others, others, 0, None, 0, whitespace)
-    )
+    shape = Shape([], [(Call("any key"), [(value, Marks())])], [], 0, None, 0)
+    free = unordered_object_of(shape, whitespace, member) if any_order else object_of([shape], whitespace)
     return {
         "null": literal(b"null"),
         "true": literal(b"true"),

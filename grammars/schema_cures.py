@@ -15,15 +15,13 @@ REQUIRED: Final = 14
 """Keys of an object that may have to be there in any order."""
 
 BRANCHES: Final = range(2, 101)
-"""How many open objects to choose from are too much, and closed ones are not."""
+"""How many objects to choose from are too much if they are open or nothing tells them apart, and else not."""
 
 OTHERWISE_LARGE: Final = ("minProperties", "maxProperties", "unevaluatedProperties")
 """Keywords that make objects to choose from large whether they are open or closed."""
 
-CLOSE: Final = (
-    'objects to choose from cost little with additionalProperties: false (pydantic: extra="forbid"), or '
-    "with a required tag as their first key"
-)
+CLOSE: Final = 'objects to choose from cost less with additionalProperties: false (pydantic: extra="forbid")'
+TAG: Final = "objects that exclude each other cost little with a required tag"
 FREE_ORDER: Final = "with any_order, up to a thousand keys may be optional"
 FIXED_ORDER: Final = "without any_order, more keys may have to be there"
 
@@ -37,16 +35,17 @@ def cures(document: Document, origins: Iterable[Origin], any_order: bool) -> dic
 
 
 def _cure(document: Document, schema: Schema, any_order: bool) -> str | None:
-    choices = [child for path, child in schema.children.items() if path[0] in ("anyOf", "oneOf")]
-    opened = sum(_is_open_object(document.reached(choice)) for choice in choices)
-    if opened in BRANCHES and schema.keywords.keys().isdisjoint(OTHERWISE_LARGE):
-        return CLOSE
+    for keyword in ("anyOf", "oneOf"):
+        choices = [document.reached(child) for path, child in schema.children.items() if path[0] == keyword]
+        objects = [choice.keywords for choice in choices if "properties" in choice.keywords]
+        if len(objects) not in BRANCHES or not schema.keywords.keys().isdisjoint(OTHERWISE_LARGE):
+            continue
+        if keyword == "oneOf" and not all("required" in each for each in objects):
+            return TAG
+        if any(each.get("additionalProperties") is not False for each in objects):
+            return CLOSE
     properties, required = schema.keywords.get("properties", {}), schema.keywords.get("required", ())
     if any_order:
         needed = max(len(required), schema.keywords.get("minProperties", 0))
         return FIXED_ORDER if needed > REQUIRED else None
     return FREE_ORDER if len(properties.keys() - set(required)) in OPTIONAL else None
-
-
-def _is_open_object(schema: Schema) -> bool:
-    return "properties" in schema.keywords and schema.keywords.get("additionalProperties") is not False

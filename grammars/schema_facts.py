@@ -292,7 +292,7 @@ class Wish:
 class Objects:
     """A set of objects; `absent` keys must not be there, `names` are terms for every key as a string.
 
-    Of keys that are not declared, those that are `later` come after the first one that is.
+    Of keys that are not declared, those that are `later` come after all that are, group by group.
 
     A wish with one sign that names a key is none: `of_wish` and "and" turn it into what it says.
     """
@@ -304,7 +304,7 @@ class Objects:
     low: int = 0
     high: int | None = None
     wishes: tuple[Wish, ...] = ()
-    later: frozenset[str] = frozenset()
+    later: tuple[frozenset[str], ...] = ()
 
     def __and__(self, other: Objects) -> Objects | None:
         if other == _ANY_OBJECT:

@@ -130,10 +130,15 @@ def _strings(terms: Terms, cases: Cases) -> Iterator[Strings]:
             yield facts.string
 
 
-def classes(objects: Objects, names: frozenset[str], signs: Signs, cases: Cases) -> list[Keys]:
-    """The keys that are not among `names`, by the terms for their values and by what they may fulfil."""
-    parts = [Keys(keys, terms, ()) for keys, terms in _by_pattern(objects, names)]
-    for number, terms, value in signs.others:
+def classes(
+    objects: Objects, names: frozenset[str], signs: Signs, cases: Cases, possible: Callable[[Terms], bool]
+) -> list[Keys]:
+    """The keys that are not among `names`, by the terms for their values and by what they may fulfil.
+
+    Those without a possible value are left out.
+    """
+    parts = [Keys(keys, terms, ()) for keys, terms in _by_pattern(objects, names) if possible(terms)]
+    for number, terms, value in signs.others if parts else ():
         wanted = keys_of(terms, cases)
         divided = []
         for part in parts:
@@ -148,6 +153,14 @@ def classes(objects: Objects, names: frozenset[str], signs: Signs, cases: Cases)
                 divided.append(Keys(inside, part.value, met))
         parts = divided
     return parts
+
+
+def is_closed(objects: Objects, possible: Callable[[Terms], bool]) -> bool:
+    """Whether no keys but those that are declared can be there, unless patterns allow some."""
+    terms: Terms = ()
+    for members in objects.members:
+        terms = joined(terms, members.additional)
+    return not any(members.patterns for members in objects.members) and not possible(terms)
 
 
 def _by_pattern(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton | None, Terms]]:

@@ -1,75 +1,98 @@
-"""One order for the keys of all objects that a value may be.
+"""Where keys stand that only other branches of a choice declare.
 
 Each branch of `anyOf` or `oneOf` has its own `properties`, and to most of them the keys of the others are as
 good as undeclared. Could those come anywhere, it would have to be told apart which branches are out of their
-order already, and for a dozen branches that are thousands of sets. In one order, all branches are at the same
-place of it.
+order already, and for a dozen branches that are thousands of sets. So they come after what a branch declares
+itself, in groups: then all branches of which nothing is left to come are one. Of many branches that no tag
+tells apart they are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sortition.grammars.schema_facts import Members, Objects
-from sortition.grammars.schema_keys import Cases, declared, in_order, terms_of
+from sortition.grammars.schema_facts import Facts, Objects, Terms
+from sortition.grammars.schema_keys import Cases, declared, is_closed, terms_of
 from sortition.grammars.schema_overlap import constants_of
-from sortition.grammars.work import charge, expect
+from sortition.grammars.work import charge
 
 NAME_STEPS: Final = 1
-"""Steps that a key takes in each object."""
+"""Steps that a key takes in each set of objects."""
 
-NAMES_PER_STEP: Final = 4
-"""Keys that are passed in one step to find the place of another."""
+MOST_PAIRS: Final = 2_000
+"""Pairs of keys of which one may follow the other, up to which branches have the keys of others, too.
+
+Four classes of eight fields and a tag that need not be there make 3,400 of them, and a machine of 6,300
+states; six make 10,000 and a machine that is too large, but one of 1,900 without the keys of others."""
+
+MOST_LATER: Final = 8_000
+"""The same of branches that a tag tells apart: the keys of others that all of them have together.
+
+Forty classes of ten fields have 16,000 and a machine that is too large, thirty 9,000 and 9,900 states."""
 
 
-def in_one_order(sets: Sequence[Objects], cases: Cases) -> list[Objects]:
-    """The same objects, each with the keys that any of them names in one order.
+def with_others_later(
+    sets: Sequence[Objects], cases: Cases, possible: Callable[[Terms], bool]
+) -> list[Objects]:
+    """The same objects, each with the keys that only others declare after its own, group by group.
 
-    One that has its own keys in another order keeps that, and then has the others. Where the first key tells
-    all of them apart, it is enough that the keys of the others come after it.
+    A group has the keys of one set. Sets of which a member tells that it is no other are never followed
+    together, and share one.
     """
-    own = [dict.fromkeys(name for members in each.members for name, _ in members.properties) for each in sets]
-    order: list[str] = []
-    for names in [*own, *map(declared, sets)]:
-        order = _merged(order, names)
-    expect(NAME_STEPS * len(sets) * len(order), "to bring keys into one order")
-    if _told_apart(sets, cases):
-        return [replace(each, later=frozenset(order).difference(declared(each))) for each in sets]
-    together = _naming(order)
-    firsts = [together if in_order(names, order) else _naming([*names, *order]) for names in own]
-    return [replace(each, members=(first, *each.members)) for each, first in zip(sets, firsts, strict=True)]
+    named = [frozenset(declared(each)) for each in sets]
+    common, everything = named[0].intersection(*named), named[0].union(*named)
+    charge(NAME_STEPS * len(sets) * len(everything))
+    told_apart = _told_apart(sets, named, cases)
+    grouped = common.union(*(names for names, told in zip(named, told_apart, strict=True) if told))
+    groups = [grouped - common]
+    for names in named:
+        if more := names - grouped:
+            groups.append(more)
+            grouped |= more
+    charge(NAME_STEPS * len(sets) * len(groups))
+    # What only wishes speak of is as good as of others.
+    foreign = [
+        frozenset() if is_closed(each, possible) else everything.difference(_own(each)) for each in sets
+    ]
+    pairs = sum(map(len, groups[1:])) ** 2
+    pairs += sum(len(names & others) * len(names) for names, others in zip(named, foreign, strict=True))
+    many = pairs > MOST_PAIRS or len(groups[0]) * sum(map(bool, foreign)) > MOST_LATER
+    placed = []
+    for each, names, others in zip(sets, named, foreign, strict=True):
+        after = tuple(filter(None, (group & others - names for group in groups)))
+        placed.append(_without(each, others, possible) if many else replace(each, later=after))
+    return placed
 
 
-def _told_apart(sets: Sequence[Objects], cases: Cases) -> bool:
-    """Whether all have the same first key, which must be there, and no two share a value there."""
-    first = {name for each in sets for name in declared(each)[:1]}
-    if len(first) != 1 or not all(declared(each) and first <= {*each.required} for each in sets):
-        return False
-    (tag,) = first
-    found = [constants_of(terms_of(each, tag), cases) for each in sets]
-    known = [values for values in found if values is not None]
-    return len(known) == len(found) and len(frozenset().union(*known)) == sum(map(len, known))
+def _own(objects: Objects) -> Iterator[str]:
+    """The keys that a set of objects declares, but for those that only wishes speak of."""
+    yield from (name for members in objects.members for name, _ in members.properties)
+    yield from objects.required
 
 
-def _merged(order: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Both orders: names that are new come before the next one that is not, or last."""
-    charge(len(order) // NAMES_PER_STEP)
-    known = {name: place for place, name in enumerate(order)}
-    merged: list[str] = []
-    new: list[str] = []
-    past = 0
-    for name in names:
-        place = known.get(name)
-        if place is None:
-            new.append(name)
-        elif place >= past:
-            merged += [*order[past:place], *new, name]
-            new, past = [], place + 1
-    return [*merged, *order[past:], *new]
+def _without(objects: Objects, names: frozenset[str], possible: Callable[[Terms], bool]) -> Objects:
+    """The objects without some keys, if there are any."""
+    without = objects & Objects(absent=names) if names else None
+    return without if without and possible((Facts(object=without),)) else objects
 
 
-def _naming(names: Iterable[str]) -> Members:
-    """No condition, but the keys in this order."""
-    return Members(tuple((name, ()) for name in dict.fromkeys(names)))
+def _told_apart(sets: Sequence[Objects], own: Sequence[frozenset[str]], cases: Cases) -> list[bool]:
+    """For each set, whether a key that must be there, or every value of it, is one that no other declares."""
+    declaring = Counter(name for names in own for name in names)
+    tags = dict.fromkeys(name for each in sets for name in each.required if declaring[name] > 1)
+    values = [
+        {tag: constants_of(terms_of(each, tag), cases) for tag in tags if tag in names}
+        for each, names in zip(sets, own, strict=True)
+    ]
+    known = [(tag, one) for found in values for tag, of_tag in found.items() for one in of_tag or ()]
+    sharing = Counter(known)
+    return [
+        any(
+            declaring[name] == 1 or {sharing[name, one] for one in found[name] or ()} == {1}
+            for name in each.required
+        )
+        for each, found in zip(sets, values, strict=True)
+    ]
