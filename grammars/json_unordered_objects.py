@@ -33,7 +33,7 @@ def unordered_object_of(shape: Shape, whitespace: Whitespace, called: Called) ->
         TooLarge: it takes too much work.
     """
     members = shape.members
-    expect_pairs(members)
+    expect_pairs(len(members), len(members))
     counting = Counting.of(members, bool(shape.anywhere), shape.low, shape.high, bool(shape.wishes))
     bits = _bits(members, counting.matters)
     told_apart = max(bits, default=0).bit_length()

@@ -8,9 +8,6 @@ from typing import Final
 from sortition.grammars.schema_document import Document, Schema
 from sortition.grammars.schema_origin import Origin
 
-OPTIONAL: Final = range(100, 1_001)
-"""How many optional keys of an object are too much for an order (some 200 are), and not for any order."""
-
 REQUIRED: Final = 14
 """Keys of an object that may have to be there in any order."""
 
@@ -22,7 +19,6 @@ OTHERWISE_LARGE: Final = ("minProperties", "maxProperties", "unevaluatedProperti
 
 CLOSE: Final = 'objects to choose from cost less with additionalProperties: false (pydantic: extra="forbid")'
 TAG: Final = "objects that exclude each other cost little with a required tag"
-FREE_ORDER: Final = "with any_order, up to a thousand keys may be optional"
 FIXED_ORDER: Final = "without any_order, more keys may have to be there"
 
 
@@ -44,8 +40,5 @@ def _cure(document: Document, schema: Schema, any_order: bool) -> str | None:
             return TAG
         if any(each.get("additionalProperties") is not False for each in objects):
             return CLOSE
-    properties, required = schema.keywords.get("properties", {}), schema.keywords.get("required", ())
-    if any_order:
-        needed = max(len(required), schema.keywords.get("minProperties", 0))
-        return FIXED_ORDER if needed > REQUIRED else None
-    return FREE_ORDER if len(properties.keys() - set(required)) in OPTIONAL else None
+    required = max(len(schema.keywords.get("required", ())), schema.keywords.get("minProperties", 0))
+    return FIXED_ORDER if any_order and required > REQUIRED else None
