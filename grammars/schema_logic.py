@@ -41,6 +41,9 @@ from sortition.grammars.schema_overlap import Outline, outlines
 from sortition.grammars.work import charge
 
 TERM_STEPS: Final = 80
+"""Steps that it takes to expand a term."""
+
+TAKEN_STEPS: Final = 30
 """Steps that each term takes that is taken in on one way through the choices."""
 
 ITEMS_LOOKED_AT: Final = 64
@@ -258,7 +261,7 @@ class Logic:
                 continue
             branch.seen.add(term)
             # What is taken in is compared with all that was taken in before.
-            charge(TERM_STEPS + 2 * len(branch.seen))
+            charge(TAKEN_STEPS + len(branch.seen))
             expansion = self._expand(term)
             branch.facts = branch.facts & expansion.facts
             if not branch.facts:
@@ -281,6 +284,7 @@ class Logic:
             if found is None:
                 raise _Unfinished
             return found
+        charge(TERM_STEPS)
         self._expansions[term] = None
         try:
             if isinstance(term, Negation):

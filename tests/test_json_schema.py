@@ -199,7 +199,7 @@ FEW_OF_60 = {"properties": strings("k", 60), "minProperties": 50, "additionalPro
     ("schema", "any_order", "hint", "smaller"),
     [
         (choices("anyOf", 40, 16), False, "additionalProperties: false", CLOSED),
-        (choices("oneOf", 30, 10), False, "a required tag", choices("oneOf", 30, 10, ["kind"])),
+        (choices("oneOf", 40, 12), False, "a required tag", choices("oneOf", 40, 12, ["kind"])),
         (FIFTEEN, True, "without any_order", FIFTEEN),
         (FEW_OF_60, True, "without any_order", FEW_OF_60),
     ],
