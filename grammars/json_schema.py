@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,6 +61,7 @@ from sortition.grammars.schema_facts import (
     Terms,
 )
 from sortition.grammars.schema_keys import Met, Signs, classes, declared, is_key, keys_of, terms_of
+from sortition.grammars.schema_keywords import ignored, leave
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_order import with_others_later
 from sortition.grammars.schema_origin import NO_VALUE, Kind, Origin, crossed
@@ -143,6 +144,7 @@ def json_schema(
     whitespace: Literal["default", "compact", "any"] | str = "default",
     formats: Literal["assert", "annotate"] = "assert",
     any_order: bool = False,
+    ignore: Collection[str] = (),
 ) -> Grammar:
     """The JSON texts that are valid under a schema.
 
@@ -154,15 +156,19 @@ def json_schema(
         formats: whether `format` is enforced or ignored.
         any_order: whether declared keys may come in any order, not only in that of `properties`. States
             double with each key that must be there, up to fourteen.
+        ignore: keywords that are not enforced, such as ``["uniqueItems"]``; `warnings` says where they stand.
+            The texts are those of the schema without them, which are more, or fewer where the keyword
+            stands under `not`, `oneOf` or `if`.
 
     Raises:
-        Invalid: not a JSON Schema.
+        Invalid: not a JSON Schema, or `ignore` names what does not narrow values.
         Unsupported: a keyword that cannot be enforced exactly.
         Unsatisfiable: no value is valid.
         TooLarge: it takes too much work.
     """
     if formats not in ("assert", "annotate"):
         raise Invalid(f"formats must be 'assert' or 'annotate', not {formats!r}")
+    unwanted = ignored(ignore)
     with metered(), _at(Origin("", None)):
         policy = Policy(whitespace)
         try:
@@ -170,10 +176,11 @@ def json_schema(
         except RecursionError:
             raise TooLarge(TOO_DEEP, pointer="") from None
         keys = checked_keys(contents)
-        content = content_digest("json_schema", contents, whitespace, formats, any_order)
+        content = content_digest("json_schema", contents, whitespace, formats, any_order, unwanted)
 
         def lowered() -> Grammar:
-            return _lowered(Document(contents, keys), policy, formats == "assert", any_order, content)
+            document = Document(contents, keys, frozenset(unwanted))
+            return _lowered(document, policy, formats == "assert", any_order, content)
 
         # A copy: machines are kept by those who asked for them, not by the cache.
         grammar = lowered() if content is None else _LOWERED.find(content, lowered)
@@ -509,7 +516,7 @@ class _Lowering:
                 "it cannot be enforced while keys that are not declared may repeat",
                 pointer=origin.pointer,
                 keyword="minProperties",
-                hint="declare the keys and set additionalProperties to false",
+                hint=f"declare the keys and set additionalProperties to false, or {leave('minProperties')}",
             )
         return _ShapePlan(members, anywhere, after, objects.low, objects.high, len(objects.wishes))
 

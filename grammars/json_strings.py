@@ -35,6 +35,7 @@ from sortition.grammars.json_characters import PLAIN, QUOTE, SPECIAL, Characters
 from sortition.grammars.json_lengths import Lengths
 from sortition.grammars.regex import parse
 from sortition.grammars.schema_facts import Source, Strings
+from sortition.grammars.schema_keywords import leave
 from sortition.grammars.work import charge, kept
 
 CACHED_SETS: Final = 512
@@ -126,7 +127,10 @@ def pattern(source: Source) -> Automaton:
     try:
         return _pattern(source.text)
     except GrammarError as error:
-        raise source.schema.error(type(error), source.keyword, error.reason, error.hint) from None
+        hint = error.hint
+        if hint is None and isinstance(error, Unsupported) and source.keyword == "pattern":
+            hint = leave("pattern")
+        raise source.schema.error(type(error), source.keyword, error.reason, hint) from None
 
 
 @kept(CACHED_SETS)

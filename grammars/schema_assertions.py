@@ -28,7 +28,7 @@ from sortition.grammars.schema_facts import (
     exact,
     of_types,
 )
-from sortition.grammars.schema_keywords import TYPES, Draft
+from sortition.grammars.schema_keywords import TYPES, Draft, leave
 
 DIFFERENT: Final = 1_024
 """Sets of values that an array may have had if all its items must differ, each a state of the array: those of
@@ -207,7 +207,7 @@ def _arrays(schema: Schema) -> Arrays | None:
     first, others = _items(schema)
     unique: tuple[Refusal, ...] = ()
     if keywords.get("uniqueItems") is True:
-        unique = (_refusal(schema, "uniqueItems", _DIFFERENT),)
+        unique = (_refusal(schema, "uniqueItems", _DIFFERENT, leave("uniqueItems")),)
     return Arrays(first, others, low, high, _containing(schema), unique)
 
 
@@ -338,8 +338,8 @@ _DIFFERENT: Final = (
 _NEGATED: Final = "its opposite, which not, oneOf or if asks for here, cannot be enforced"
 
 
-def _refusal(schema: Schema, keyword: str, reason: str) -> Refusal:
-    return Refusal(schema.error(Unsupported, keyword, reason), keyword)
+def _refusal(schema: Schema, keyword: str, reason: str, hint: str | None = None) -> Refusal:
+    return Refusal(schema.error(Unsupported, keyword, reason, hint), keyword)
 
 
 def _count(value: Any) -> int | None:

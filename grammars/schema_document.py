@@ -149,15 +149,17 @@ class Document:
     Args:
         contents: JSON that has been checked.
         keys: those of all objects in it.
+        ignored: keywords that are read as if they were not there.
 
     Attributes:
         root: the root schema.
     """
 
-    def __init__(self, contents: object, keys: Set[str]) -> None:
+    def __init__(self, contents: object, keys: Set[str], ignored: Set[str]) -> None:
         if not isinstance(contents, bool | dict):
             raise Invalid("a schema is an object, true or false", pointer="")
         _refuse_wrapping(contents)
+        self._unwanted = ignored
         self._is_dynamic = not _DYNAMIC.isdisjoint(keys)
         self._schemas: dict[tuple[int, _Route], Schema] = {}
         self._by_content: dict[object, Schema] = {}
@@ -175,7 +177,7 @@ class Document:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One sentence for each keyword and format that is ignored because it does not exist."""
+        """One sentence for each keyword and format that is ignored: unknown, or not wanted."""
         return tuple(self._warn(what, count) for what, count in self._ignored.items())
 
     def target(self, schema: Schema, keyword: str) -> Schema:
@@ -275,7 +277,7 @@ class Document:
             inner = [
                 each
                 for keyword, value in raw.items()
-                if _applies(keyword, raw, within.draft)
+                if self._counts(keyword, raw, within.draft)
                 for each in children(keyword, value)
             ]
             waiting.append((raw, place, outside, within, inner))
@@ -291,7 +293,9 @@ class Document:
     def _schema(self, raw: dict[str, Any], pointer: str, scope: Scope, inner: _Inner) -> Schema:
         """The schema of this content; the content of a schema inside is known by its identity."""
         schemas = {path: self._of(child, pointer_to(pointer, *path), scope) for path, child in inner}
-        keywords = {keyword: value for keyword, value in raw.items() if _applies(keyword, raw, scope.draft)}
+        keywords = {
+            keyword: value for keyword, value in raw.items() if self._counts(keyword, raw, scope.draft)
+        }
         below: dict[str, list[object]] = {}
         for path, schema in schemas.items():
             below.setdefault(str(path[0]), []).append((path, id(schema)))
@@ -314,7 +318,7 @@ class Document:
                 draft, stated = _dialect(raw["$schema"], pointer)
             scope = self._entered(Scope(draft, stated, raw, scope, pointer), scope.route)
         for keyword, value in raw.items():
-            if _applies(keyword, raw, scope.draft):
+            if self._counts(keyword, raw, scope.draft):
                 try:
                     check(keyword, value, scope.draft, scope.stated, pointer)
                 except (TooLarge, Unsupported) as error:
@@ -325,6 +329,10 @@ class Document:
                 self._ignore(keyword, pointer)
         return scope
 
+    def _counts(self, keyword: str, raw: dict[str, Any], draft: Draft) -> bool:
+        """Whether a keyword of a schema counts."""
+        return keyword not in self._unwanted and _applies(keyword, raw, draft)
+
     def _ignore(self, what: str, pointer: str) -> None:
         self._ignored[what] += 1
         self._ignored_at.setdefault(what, pointer)
@@ -333,6 +341,8 @@ class Document:
         place = f"at {self._ignored_at[what] or 'the root'}" + (f" and {count - 1} more" if count > 1 else "")
         if what.startswith(_FORMAT):
             return f"{what.removeprefix(_FORMAT)!r} ({place}) is not a format of JSON Schema; it is ignored"
+        if what in self._unwanted:
+            return f"{what!r} ({place}) is ignored, as `ignore` says"
         if what in KEYWORDS:
             return f"{what!r} ({place}) is not a keyword of the draft that the schema names; it is ignored"
         if what in ELSEWHERE:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum, IntEnum, auto
 from typing import Any, Final
 
@@ -126,6 +127,21 @@ KEYWORDS: Final = {
 }
 """Every keyword that decides what is valid or where a reference leads."""
 
+_STRUCTURE: Final = frozenset(
+    [
+        *("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"),
+        *("$ref", "$dynamicRef", "$recursiveRef", "$defs", "definitions"),
+        *("type", "allOf", "anyOf", "oneOf", "items", "prefixItems", "properties", "patternProperties"),
+    ]
+)
+"""Keywords without which a schema is another one.
+
+Without `properties`, for example, `additionalProperties` would be about every key.
+"""
+
+IGNORABLE: Final = tuple(keyword for keyword in KEYWORDS if keyword not in _STRUCTURE)
+"""Keywords that users may leave out of a schema: they only narrow what the others describe."""
+
 ANNOTATIONS: Final = frozenset(
     [
         *("$schema", "$comment", "$vocabulary", "title", "description", "default", "example", "examples"),
@@ -180,6 +196,36 @@ def check(keyword: str, value: object, draft: Draft, stated: bool, pointer: str)
             place = pointer_to(pointer, keyword, token)
             raise Invalid(reason + _instead(inner, part), pointer=place, keyword=keyword)
     raise Invalid(problem + _instead(shape, value), pointer=pointer, keyword=keyword)
+
+
+def ignored(keywords: Collection[str]) -> tuple[str, ...]:
+    """The keywords that a user wants to be ignored, each once and in one order.
+
+    Raises:
+        Invalid: these are no keywords that can be ignored.
+    """
+    if isinstance(keywords, str | Mapping) or not isinstance(keywords, Collection):
+        raise Invalid(f'ignore lists keywords, such as ["uniqueItems"]; it is not {_short(keywords)}')
+    for keyword in keywords:
+        if keyword not in IGNORABLE:
+            raise _not_ignorable(keyword)
+    return tuple(keyword for keyword in IGNORABLE if keyword in keywords)
+
+
+def _not_ignorable(keyword: object) -> Invalid:
+    known = f"there are {', '.join(IGNORABLE)}"
+    if str(keyword) in KEYWORDS:
+        return Invalid(f"ignore is for keywords that narrow a value, not for {keyword!r}", hint=known)
+    near = get_close_matches(str(keyword), IGNORABLE, n=1)
+    return Invalid(
+        f"ignore: {_short(keyword)} is not a keyword that is enforced",
+        hint=f"did you mean {near[0]!r}?" if near else known,
+    )
+
+
+def leave(keyword: str) -> str:
+    """How to do without a keyword, as a hint."""
+    return f'ignore=["{keyword}"] leaves it to you'
 
 
 ELSEWHERE: Final = {"nullable": 'OpenAPI\'s; JSON Schema says "type": [..., "null"]'}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +24,7 @@ from rich.progress import (
 )
 
 from sortition.grammars.json_schema import json_schema
+from sortition.grammars.schema_keywords import ignored
 from sortition.integrations.documents import Document, read_documents, read_text
 from sortition.integrations.errors import InputError
 from sortition.integrations.generation import Completion, Job, check_engine, check_job, load_engine
@@ -89,6 +90,7 @@ def extract(
     whitespace: str = "default",
     formats: Literal["assert", "annotate"] = "assert",
     any_order: bool = False,
+    ignore: Collection[str] = (),
     constrained: bool = True,
     text_field: str = "text",
     id_field: str = "id",
@@ -121,6 +123,9 @@ def extract(
         whitespace: what may stand between JSON tokens, see `json_schema`.
         formats: ``"assert"``, or ``"annotate"`` to ignore `format`, also where values are judged.
         any_order: whether declared keys may come in any order, see `json_schema`.
+        ignore: keywords that the model is not held to, see `json_schema`. Values are judged by the whole
+            schema all the same, and what breaks such a keyword is ``"invalid"``, unless jsonschema is not
+            installed.
         constrained: False to let the model write what it likes, for comparison.
         text_field, id_field: names of the fields of JSON lines and mappings.
         progress: show warnings and a bar on standard error.
@@ -134,12 +139,15 @@ def extract(
     for name, value in (("max_tokens", max_tokens), ("batch_size", batch_size)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{name} is a whole number of at least 1, not {value!r}")
+    unwanted = ignored(ignore)
     given, schema = schema, read_schema(schema)
     template = Template(read_text(prompt) if isinstance(prompt, Path) else prompt or DEFAULT_TEMPLATE)
     work = read_documents(documents, text_field=text_field, id_field=id_field)
     grammar = None
     if constrained:
-        grammar = json_schema(schema, whitespace=whitespace, formats=formats, any_order=any_order)
+        grammar = json_schema(
+            schema, whitespace=whitespace, formats=formats, any_order=any_order, ignore=unwanted
+        )
     check = validator(schema, formats)
     if grammar is not None:
         # Built here, so that what cannot be built is known before a model loads.
@@ -164,6 +172,7 @@ def extract(
         whitespace=whitespace,
         formats=formats,
         any_order=any_order,
+        ignore=unwanted,
         tensor_parallel_size=tensor_parallel_size,
         data_parallel_size=data_parallel_size,
         base_url=base_url,
@@ -187,6 +196,7 @@ def extract(
                 "whitespace": whitespace,
                 "formats": formats,
                 "any_order": any_order,
+                "ignore": list(unwanted),
                 "constrained": constrained,
                 "chat": chat,
             }

@@ -24,7 +24,8 @@ class Job:
         chat: whether a prompt is a user's message in the tokenizer's chat template, if there is one.
         model: the folder of the model, or None for the embedded one.
         device: where the model runs, such as ``"cuda:1"``; None for a GPU if there is one.
-        whitespace, formats, any_order: of the grammar, for engines that compile the schema themselves.
+        whitespace, formats, any_order, ignore: of the grammar, for engines that compile the schema
+            themselves.
         tensor_parallel_size, data_parallel_size: over how many devices the model is split and copied.
         base_url: where a server answers, such as ``"http://localhost:8000/v1"``.
         served_model: what the server calls the model; None for the first that it names.
@@ -41,6 +42,7 @@ class Job:
     whitespace: str = "default"
     formats: str = "assert"
     any_order: bool = False
+    ignore: tuple[str, ...] = ()
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     base_url: str | None = None

@@ -20,6 +20,9 @@ from sortition.integrations.turns import in_turn
 SERVERS: Final = ("sortition", "response_format")
 """How a server takes a schema: in ``vllm_xargs``, by our processor; or in ``response_format``."""
 
+USUAL: Final = {"whitespace": "default", "formats": "assert", "any_order": False, "ignore": ()}
+"""What servers with means of their own are not told, and the values with which they need not be."""
+
 GONE: Final = 8
 """Documents in a row without an answer, after which the server counts as gone. They get no record, so that
 the next run asks for them again."""
@@ -55,7 +58,7 @@ def settled(job: Job) -> Job:
     except Refused as problem:
         raise InputError(f"{job.base_url}: {problem}{HINTS.get(problem.status, '')}") from None
     if job.server == "response_format":
-        for name, usual in (("whitespace", "default"), ("formats", "assert"), ("any_order", False)):
+        for name, usual in USUAL.items():
             if getattr(job, name) != usual:
                 raise InputError(f"{name} is only for servers that run our processor")
     return job
@@ -104,6 +107,7 @@ class OpenAIEngine:
                 whitespace=job.whitespace,
                 formats=job.formats,
                 any_order=job.any_order,
+                ignore=job.ignore,
                 as_text=True,
             )
         elif job.grammar is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
+from sortition.grammars.schema_keywords import ignored
 from sortition.sampling.parameters import Parameters, Ties
 from sortition.sampling.rules import plain
 
@@ -21,6 +22,7 @@ def request(
     whitespace: str | None = None,
     formats: str | None = None,
     any_order: bool = False,
+    ignore: Collection[str] = (),
     draw: bool = False,
     temperature: float | None = None,
     top_k: int | None = None,
@@ -52,7 +54,7 @@ def request(
         json_schema: a dict, true or false, JSON text, or a class with `model_json_schema` (pydantic).
         regex: a pattern in the syntax of `re`, to match the whole text.
         choice: the texts to choose from.
-        whitespace, formats, any_order: of JSON, as in `json_schema`.
+        whitespace, formats, any_order, ignore: of JSON, as in `json_schema`.
         draw: draw the tokens here, even if none of the following asks for it.
         temperature, top_k, top_p, min_p, typical, epsilon, eta, top_n_sigma, repetition_penalty,
             presence_penalty, frequency_penalty, penalty_window, logit_bias, allowed_tokens, bad_words,
@@ -75,7 +77,12 @@ def request(
     fields = {name: value for name, value in grammars.items() if value is not None}
     if len(fields) > 1:
         raise ValueError(f"a request has one of {', '.join(grammars)}, not {len(fields)} of them")
-    options = {"whitespace": whitespace, "formats": formats, "any_order": any_order or None}
+    options = {
+        "whitespace": whitespace,
+        "formats": formats,
+        "any_order": any_order or None,
+        "ignore": list(ignored(ignore)) or None,
+    }
     for name, option in options.items():
         if option is not None:
             if json_schema is None:

@@ -84,6 +84,7 @@ class VLLMEngine:
                 whitespace=job.whitespace,
                 formats=job.formats,
                 any_order=job.any_order,
+                ignore=job.ignore,
             )
         self._parameters = SamplingParams(
             temperature=0,

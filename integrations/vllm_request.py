@@ -21,13 +21,15 @@ from sortition.grammars.errors import GrammarError
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.regex import regex
+from sortition.grammars.schema_keywords import ignored
 from sortition.integrations.request import FIELD
 from sortition.sampling.parameters import Parameters
 
 GRAMMARS: Final = ("json_schema", "regex", "choice")
 ANY_ORDER: Final = "any_order"
 TEXTS: Final = ("whitespace", "formats")
-OPTIONS: Final = (ANY_ORDER, *TEXTS)
+IGNORE: Final = "ignore"
+OPTIONS: Final = (ANY_ORDER, *TEXTS, IGNORE)
 """Fields that say how a JSON Schema is meant, by the names that `json_schema` has for them."""
 DRAW: Final = "draw"
 """The field that asks for our draw and for nothing else of it."""
@@ -83,12 +85,12 @@ class Request:
     Attributes:
         kind: one of `GRAMMARS`.
         source: the grammar, as JSON text. The order of keys counts.
-        options: those of `OPTIONS` that are given, false ones aside.
+        options: those of `OPTIONS` that are given, false and empty ones aside.
     """
 
     kind: str
     source: str
-    options: tuple[tuple[str, str | bool], ...] = ()
+    options: tuple[tuple[str, str | bool | tuple[str, ...]], ...] = ()
 
     def __repr__(self) -> str:
         shown = self.source if len(self.source) <= 200 else self.source[:200] + "…"
@@ -177,6 +179,8 @@ def _grammar(fields: Mapping[str, Any]) -> Request | None:
     options: dict[str, Any] = {name: fields[name] for name in TEXTS if fields.get(name) is not None}
     if _flag(fields, ANY_ORDER):
         options[ANY_ORDER] = True
+    if unwanted := _ignored(fields):
+        options[IGNORE] = unwanted
     if not given:
         for name in options:
             raise RequestError(f"{name!r} is a choice for 'json_schema', which is not there")
@@ -199,6 +203,15 @@ def _grammar(fields: Mapping[str, Any]) -> Request | None:
         if kind != "json_schema":
             raise RequestError(f"{name!r} is a choice for 'json_schema', not for {kind!r}")
     return Request(kind, _spelled(value), tuple(options.items()))
+
+
+def _ignored(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keywords that are not to be enforced."""
+    value = fields.get(IGNORE)
+    try:
+        return () if value is None else ignored(value)
+    except GrammarError as error:
+        raise RequestError(str(error)) from None
 
 
 def _draw(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -74,6 +74,19 @@ def test_extract_can_ignore_formats() -> None:
     assert run_extract(*options, "--formats", "annotate", documents="day.jsonl").exit_code == 0
 
 
+def test_extract_judges_by_what_the_model_is_not_held_to() -> None:
+    Path("schema.json").write_text('{"type": "array", "items": {"type": "string"}, "uniqueItems": true}')
+    lines = [{"text": '["a"]'}, {"text": '["a", "a"]'}]
+    Path("sets.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run_extract(documents="sets.jsonl").exit_code == 2
+    result = run_extract("--ignore", "uniqueItems", documents="sets.jsonl")
+    assert result.exit_code == 1
+    assert "warning: 'uniqueItems' (at the root) is ignored" in result.stderr
+    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [record["status"] for record in records] == ["ok", "invalid"]
+    assert "has non-unique elements" in records[1]["error"]
+
+
 def test_extract_writes_records_and_a_summary() -> None:
     result = run_extract()
     assert result.exit_code == 1
@@ -244,6 +257,7 @@ def test_show_prints_an_automaton_and_the_eligible_tokens(tokenizer: str) -> Non
         ("--any-order", '{"', "bd"),
         ("--whitespace compact", '{"b":', "1"),
         ("--formats annotate", '{"b": 1, "d": "', "x"),
+        ("--ignore format --ignore const", '{"b": 2, "d": "', "x"),
     ],
 )
 def test_show_takes_the_options_of_schemas(tokenizer: str, options: str, prefix: str, tokens: str) -> None:
@@ -264,6 +278,8 @@ def test_show_takes_the_options_of_schemas(tokenizer: str, options: str, prefix:
         ["show", "a", "--schema", "schema.json"],
         ["show", "(a"],
         ["show", "a", "--any-order"],
+        ["show", "a", "--ignore", "pattern"],
+        ["show", "--schema", "schema.json", "--ignore", "properties"],
         ["show", "--schema", "schema.json", "--formats", "check"],
     ],
 )

@@ -220,12 +220,16 @@ def test_a_server_is_asked_how_it_takes_a_schema(stub: Stub, has_processor: bool
             assert "vllm_xargs" not in body
 
 
+GRAMMAR: dict[str, Any] = {"any_order": True, "ignore": ["minimum", "required"]}
+
+
 def test_what_is_chosen_is_not_asked_for(stub: Stub) -> None:
-    ask(stub, ['|{"n": 1}'], server="sortition", served_model="mine", max_tokens=7, any_order=True)
+    ask(stub, ['|{"n": 1}'], server="sortition", served_model="mine", max_tokens=7, **GRAMMAR)
     (body,) = stub.bodies
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("mine", 0, 7)
     assert list(body["vllm_xargs"]) == ["sortition"]
-    assert json.loads(body["vllm_xargs"]["sortition"])["any_order"] is True
+    fields = json.loads(body["vllm_xargs"]["sortition"])
+    assert {name: fields[name] for name in GRAMMAR} == GRAMMAR
 
 
 def test_without_a_grammar_none_is_sent(stub: Stub) -> None:
@@ -265,6 +269,7 @@ def test_another_model_does_not_continue_a_run(stub: Stub, tmp_path: Path) -> No
         ({"whitespace": "compact"}, "whitespace is only for servers that run our processor"),
         ({"formats": "annotate"}, "formats is only for servers that run our processor"),
         ({"any_order": True}, "any_order is only for servers that run our processor"),
+        ({"ignore": ["format"]}, "ignore is only for servers that run our processor"),
     ],
 )
 def test_choices_that_do_not_fit_are_refused(stub: Stub, options: dict[str, Any], message: str) -> None:

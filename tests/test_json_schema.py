@@ -28,6 +28,7 @@ from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfi
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.oracle import Walk
+from sortition.grammars.schema_keywords import IGNORABLE
 
 CASES = json.loads((Path(__file__).parent / "cases" / "json_schema.json").read_text())
 SHARED = Path(__file__).parents[2] / "shared" / "cases"
@@ -90,6 +91,52 @@ def test_refused(case: dict[str, Any]) -> None:
         case[key] for key in ("error", "pointer", "keyword")
     )
     assert case.get("reason", "") in found.reason
+    assert case.get("hint", "") in (found.hint or "")
+
+
+@pytest.mark.parametrize("case", CASES["ignored"], ids=lambda case: case["about"])
+def test_keywords_can_be_ignored(case: dict[str, Any]) -> None:
+    grammar = json_schema(case["schema"], ignore=case["ignore"])
+    assert [text for text in case["accept"] if not accepts(grammar, text)] == []
+    assert [text for text in case["reject"] if accepts(grammar, text)] == []
+    assert all(part in each for part, each in zip(case["warnings"], grammar.warnings, strict=True))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES["refused"] if "ignore=" in case.get("hint", "")],
+    ids=lambda case: case["keyword"],
+)
+def test_hints_to_ignore_a_keyword_are_true(case: dict[str, Any]) -> None:
+    assert len(json_schema(case["schema"], ignore={case["keyword"]}).machine) > 0
+
+
+@pytest.mark.parametrize("keyword", IGNORABLE)
+def test_what_is_ignored_is_not_read(keyword: str) -> None:
+    """Of these keywords, only `const` may have the value null, and then refuses the number."""
+    schema = {"type": "integer", "items": [{}], keyword: None}
+    grammar = json_schema(schema, ignore=[keyword])
+    assert grammar.accepts("7")
+    assert [warning.partition(" ")[0] for warning in grammar.warnings] == [f"'{keyword}'"]
+
+
+@pytest.mark.parametrize(
+    ("ignore", "says"),
+    [
+        ("uniqueItems", r"ignore lists keywords, such as .*; it is not 'uniqueItems'"),
+        (None, "ignore lists keywords, .*; it is not None"),
+        ({"uniqueItems": True}, "ignore lists keywords, .*; it is not an object"),
+        (["uniqeItems"], r"'uniqeItems' is not a keyword that is enforced \(did you mean 'uniqueItems'\?\)"),
+        (["title"], r"'title' is not a keyword that is enforced \(there are enum, const, .*maxProperties\)"),
+        ([["pattern"]], "ignore: a list is not a keyword"),
+        (["pattern", "properties"], "for keywords that narrow a value, not for 'properties' .there are enum"),
+        (("$ref",), "for keywords that narrow a value, not for '[$]ref'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_ignored(ignore: Any, says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        json_schema(True, ignore=ignore)
 
 
 @pytest.mark.parametrize("number", ["1e400", "-2.5e999", "1e-400", "0.03E-9999999999999999999"])

@@ -55,6 +55,15 @@ SCHEMA = {"type": "object", "properties": {"b": {}, "a": {"type": "string"}}, "r
         ),
         ({"json_schema": True, "any_order": 1}, Request("json_schema", "true", (("any_order", True),))),
         ({"regex": "a+", "any_order": 0}, Request("regex", '"a+"')),
+        (
+            '{"json_schema": true, "ignore": ["uniqueItems", "pattern", "uniqueItems"]}',
+            Request("json_schema", "true", (("ignore", ("pattern", "uniqueItems")),)),
+        ),
+        ({"json_schema": SCHEMA, "ignore": []}, Request("json_schema", json.dumps(SCHEMA))),
+        (
+            {"json_schema": {"uniqueItems": True}, "ignore": ["uniqueItems"]},
+            Request("json_schema", '{"uniqueItems": true}', (("ignore", ("uniqueItems",)),)),
+        ),
         ({"regex": "a+", "any_order": False, "choice": None}, Request("regex", '"a+"')),
     ],
 )
@@ -135,7 +144,7 @@ def nested(depth: int) -> Any:
         ({"regex": "a", "tempreature": 1}, "did you mean 'temperature'?"),
         (
             {"regex": "a", "qqq": 1},
-            "choice, any_order, whitespace, formats, draw, temp",
+            "choice, any_order, whitespace, formats, ignore, draw, temp",
         ),
         ({"regex": "a", "top_p": 1.5}, "top_p is from 0 to 1, not 1.5"),
         ({"temperature": -1}, "temperature is 0 or more"),
@@ -183,6 +192,10 @@ def nested(depth: int) -> Any:
         ({"regex": "a", "formats": "annotate"}, "not for 'regex'"),
         ({"json_schema": True, "formats": "maybe"}, "formats must be 'assert' or 'annotate'"),
         ({"json_schema": True, "whitespace": 1}, "'whitespace' is a text"),
+        ({"json_schema": {"uniqueItems": True}}, 'ignore=["uniqueItems"] leaves it to you'),
+        ({"json_schema": True, "ignore": "format"}, "ignore lists keywords"),
+        ({"json_schema": True, "ignore": ["formt"]}, "did you mean 'format'?"),
+        ({"regex": "a", "ignore": ["format"]}, "'ignore' is a choice for 'json_schema', not for 'regex'"),
         ({"json_schema": [1]}, "'json_schema' is an object, true, false or JSON text, not list"),
         ({"json_schema": "{"}, "'json_schema' is not JSON"),
         ({"json_schema": {"type": "strin"}}, "json_schema: at the root: 'type'"),
@@ -270,6 +283,7 @@ class Model:
         ({"json_schema": Model}, {"json_schema": {"type": "object"}}),
         ({"json_schema": "{}", "whitespace": "any"}, {"json_schema": "{}", "whitespace": "any"}),
         ({"json_schema": "{}", "formats": "annotate"}, {"json_schema": "{}", "formats": "annotate"}),
+        ({"json_schema": "{}", "ignore": {"not"}}, {"json_schema": "{}", "ignore": ["not"]}),
         ({"regex": "a"}, {"regex": "a"}),
         ({"choice": ("a", "b")}, {"choice": ["a", "b"]}),
         ({"draw": True}, {"draw": True}),

@@ -55,6 +55,14 @@ Formats: TypeAlias = Annotated[
 AnyOrder: TypeAlias = Annotated[
     bool, typer.Option("--any-order", help="Declared keys may come in any order.")
 ]
+Ignore: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEYWORD",
+        help="Keyword of the schema that the grammar does not enforce, such as uniqueItems; may be repeated. "
+        "Records of extract are still judged by the whole schema (with jsonschema).",
+    ),
+]
 
 app = typer.Typer(
     add_completion=False,
@@ -134,6 +142,7 @@ def _extract(
     whitespace: Whitespace = "default",
     formats: Formats = "assert",
     any_order: AnyOrder = False,
+    ignore: Ignore = None,
     text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text",
     id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds its id.")] = "id",
     unconstrained: Annotated[
@@ -170,6 +179,7 @@ def _extract(
                 whitespace=whitespace,
                 formats=cast(Any, formats),
                 any_order=any_order,
+                ignore=ignore or (),
                 constrained=not unconstrained,
                 text_field=text_field,
                 id_field=id_field,
@@ -197,13 +207,14 @@ def _compile(
     whitespace: Whitespace = "default",
     formats: Formats = "assert",
     any_order: AnyOrder = False,
+    ignore: Ignore = None,
 ) -> None:
     """Say what a schema costs, what it accepts, and what is refused and why."""
     with _errors_in_one_line():
         from sortition.integrations.documents import read_text
 
         begun = perf_counter()
-        grammar = _json_grammar(schema, whitespace, formats, any_order)
+        grammar = _json_grammar(schema, whitespace, formats, any_order, ignore)
         instances = {path: read_text(path) for path in instance or []}
         machine = grammar.machine
         built = perf_counter()
@@ -243,6 +254,7 @@ def _show(
     whitespace: Whitespace = "default",
     formats: Formats = "assert",
     any_order: AnyOrder = False,
+    ignore: Ignore = None,
     prefix: Annotated[str, typer.Option(help="Text that stands already.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="The most tokens to list.")] = 40,
 ) -> None:
@@ -252,11 +264,13 @@ def _show(
         from sortition.grammars.oracle import Walk, allowed_tokens
 
         if pattern is not None and schema is None:
-            if (whitespace, formats, any_order) != ("default", "assert", False):
-                raise InputError("--whitespace, --formats and --any-order are for --schema, not a pattern")
+            if (whitespace, formats, any_order, ignore or None) != ("default", "assert", False, None):
+                raise InputError(
+                    "--whitespace, --formats, --any-order and --ignore are for --schema, not a pattern"
+                )
             grammar = sortition.regex(pattern)
         elif schema is not None and pattern is None:
-            grammar = _json_grammar(schema, whitespace, formats, any_order)
+            grammar = _json_grammar(schema, whitespace, formats, any_order, ignore)
         else:
             raise InputError("give a pattern or --schema, one of the two")
         if grammar.rules:
@@ -278,11 +292,18 @@ def _show(
             typer.echo(f"  and {len(tokens) - limit:,} more")
 
 
-def _json_grammar(schema: Path, whitespace: str, formats: str, any_order: bool) -> Grammar:
+def _json_grammar(
+    schema: Path, whitespace: str, formats: str, any_order: bool, ignore: list[str] | None
+) -> Grammar:
     from sortition.integrations.extract import read_schema
 
-    options: dict[str, Any] = {"whitespace": whitespace, "formats": formats, "any_order": any_order}
-    return sortition.json_schema(read_schema(schema), **options)
+    return sortition.json_schema(
+        read_schema(schema),
+        whitespace=whitespace,
+        formats=cast(Any, formats),
+        any_order=any_order,
+        ignore=ignore or (),
+    )
 
 
 def _print_summary(extraction: Extraction, output: Path) -> None:
