@@ -317,9 +317,11 @@ def test_acceleration_comes_and_goes_in_silence(seconds: int, tmp_path: Path) ->
         from sortition.grammars.compose import compose
         print(accelerate.best(compose).__module__)
     """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment.pop(SWITCH, None)
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(tmp_path)},
+        env=environment,
         capture_output=True,
         text=True,
         check=True,
