@@ -7,9 +7,10 @@ cannot be enforced becomes a `Refusal` in the facts of the type that it is about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import comb
 from typing import Final, TypeAlias, TypeVar
 
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge
@@ -48,6 +49,12 @@ TAKEN_STEPS: Final = 30
 
 ITEMS_LOOKED_AT: Final = 64
 """Items that are looked at to tell whether an array can exist; more would only find more reasons why not."""
+
+OUTLINE_STEPS: Final = 1
+"""Steps that it takes to compare the outlines of two branches of `oneOf`."""
+
+OVERLAP_STEPS: Final = 4
+"""Steps that it takes to ask whether two branches of `oneOf` overlap, beside making values."""
 
 _Set = TypeVar("_Set", Numbers, Strings)
 Trail: TypeAlias = "tuple[Term, Trail] | None"
@@ -349,21 +356,22 @@ class Logic:
         """For each branch of `oneOf`: it holds, and every branch that may overlap with it does not."""
         branches = listed(schema, "oneOf")
         overlapping: list[list[Schema]] = [[] for _ in branches]
-        for (i, branch), (j, other) in combinations(enumerate(branches), 2):
-            if self._overlap(context, branch, other):
-                overlapping[i].append(other)
-                overlapping[j].append(branch)
+        charge(OUTLINE_STEPS * comb(len(branches), 2))
+        met = [pair for pair in combinations(range(len(branches)), 2) if self._may_meet(branches, *pair)]
+        charge(OVERLAP_STEPS * len(met))
+        for i, j in met:
+            if self.possible((*context, *terms(branches[i]), *terms(branches[j]))):
+                overlapping[i].append(branches[j])
+                overlapping[j].append(branches[i])
         for branch, others in zip(branches, overlapping, strict=True):
             yield (*terms(branch), *(Negation(other) for other in others))
 
-    def _overlap(self, context: Terms, branch: Schema, other: Schema) -> bool:
-        """Whether a value may fulfil both schemas in this context; True where that cannot be told."""
-        ours, theirs = self._outlines(branch), self._outlines(other)
-        if ours is not None and theirs is not None:
-            met = any(one.meets(another) for one in ours for another in theirs)
-        else:
-            met = True
-        return met and self.possible((*context, *terms(branch), *terms(other)))
+    def _may_meet(self, branches: Sequence[Schema], i: int, j: int) -> bool:
+        """Whether it cannot be ruled out by their outlines that a value fulfils two branches."""
+        ours, theirs = self._outlines(branches[i]), self._outlines(branches[j])
+        if ours is None or theirs is None:
+            return True
+        return any(one.meets(another) for one in ours for another in theirs)
 
     def _outlines(self, schema: Schema) -> list[Outline] | None:
         if schema not in self._outlined:
