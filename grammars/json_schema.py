@@ -49,7 +49,7 @@ from sortition.grammars.json_whitespace import (
 )
 from sortition.grammars.nfa import NODE_STEPS, ROOT
 from sortition.grammars.schema_assertions import DIFFERENT, terms
-from sortition.grammars.schema_covering import uncovered
+from sortition.grammars.schema_covering import covers
 from sortition.grammars.schema_cures import cures
 from sortition.grammars.schema_document import Document, checked_keys
 from sortition.grammars.schema_facts import (
@@ -63,7 +63,7 @@ from sortition.grammars.schema_facts import (
 from sortition.grammars.schema_keys import Met, Signs, classes, declared, is_key, keys_of, terms_of
 from sortition.grammars.schema_keywords import ignored, leave
 from sortition.grammars.schema_logic import Logic
-from sortition.grammars.schema_order import with_others_later
+from sortition.grammars.schema_order import placed_in_order
 from sortition.grammars.schema_origin import NO_VALUE, Kind, Origin, crossed
 from sortition.grammars.schema_ways import (
     Counted,
@@ -385,32 +385,25 @@ class _Lowering:
         """The same for each of some ways to write one value."""
         names = self._values.get(ways)
         if names is None:
-            parts = [self._kept(terms) for terms in ways]
-            objects = dict.fromkeys(part for each in parts for part in each if isinstance(part, Objects))
-            several = [each for each in objects if each not in _FREE]
-            ordered: Mapping[Part, Part] = {}
-            if len(several) > 1 and not self.any_order:
-                placed = with_others_later(several, self.logic.cases, self.logic.possible)
-                ordered = dict(zip(several, placed, strict=True))
-            names = self._values[ways] = [
-                self._names_of([ordered.get(part, part) for part in each], terms)
-                for each, terms in zip(parts, ways, strict=True)
-            ]
+            parts = [self._parts_of(terms) for terms in ways]
+            cases, possible = self.logic.cases, self.logic.possible
+            objects = [[part for part in each if isinstance(part, Objects)] for each in parts]
+            covering = [covers(each, self.any_order, cases) for each in objects]
+            placed = {} if self.any_order else placed_in_order(covering, cases, possible)
+            names = self._values[ways] = []
+            for terms, each, among in zip(ways, parts, covering, strict=True):
+                kept = [part for part in each if not isinstance(part, Objects) or among[part] is part]
+                ordered = [placed.get(part, part) if isinstance(part, Objects) else part for part in kept]
+                names.append(self._names_of(ordered, terms))
         return names
 
-    def _kept(self, terms: Terms) -> list[Part]:
-        """The parts of the values that fulfil the terms, without what is seen to lie in others."""
+    def _parts_of(self, terms: Terms) -> list[Part]:
+        """The parts of the values that fulfil the terms, none beside all of their type."""
         if not terms:
             return list(_ANY_PARTS)
-        cases = self.logic.cases(terms)
-        parts = dict.fromkeys(part for facts in cases for part in _parts(facts))
+        parts = dict.fromkeys(part for facts in self.logic.cases(terms) for part in _parts(facts))
         free = {type(part) for part in parts if part in _FREE}
-        kept = [part for part in parts if part in _FREE or type(part) not in free]
-        objects = [part for part in kept if isinstance(part, Objects)]
-        if len(objects) > 1:
-            wide = set(uncovered(objects, self.any_order, self.logic.cases))
-            kept = [part for part in kept if not isinstance(part, Objects) or part in wide]
-        return kept
+        return [part for part in parts if part in _FREE or type(part) not in free]
 
     def _names_of(self, parts: Sequence[Part], terms: Terms) -> Names:
         """The names of the rules for these parts; many sets of strings become one automaton."""

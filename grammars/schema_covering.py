@@ -5,7 +5,7 @@ Dropping them leaves the same texts, and a machine that has less to follow at on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from sortition.grammars.schema_facts import Facts, Members, Numbers, Objects, Strings, Terms, joined
@@ -24,21 +24,29 @@ NAMES_PER_STEP: Final = 2
 """Keys of two sets that are compared in one step."""
 
 
-def uncovered(sets: Sequence[Objects], any_order: bool, cases: Cases) -> Sequence[Objects]:
-    """The sets that lie within none of the others, as far as that is easily seen.
+def covers(sets: Iterable[Objects], any_order: bool, cases: Cases) -> dict[Objects, Objects]:
+    """For each set one that it lies within, as far as that is easily seen, and that lies within no other.
 
     Unless keys come in any order, a set lies within another only if its texts do, too.
     """
-    if len(sets) > COMPARED:
-        return sets
+    found = {objects: objects for objects in sets}
+    if len(found) > COMPARED:
+        return found
     covering = _Covering(cases, any_order)
     kept: list[Objects] = []
-    for objects in sets:
+    for objects in found:
         charge(COMPARISON_STEPS * len(kept))
-        if not any(covering.holds(objects, other) for other in kept):
-            kept = [other for other in kept if not covering.holds(other, objects)]
-            kept.append(objects)
-    return kept
+        wider = next((other for other in kept if covering.holds(objects, other)), objects)
+        found[objects] = wider
+        if wider is objects:
+            narrower = [other for other in kept if covering.holds(other, objects)]
+            found |= dict.fromkeys(narrower, objects)
+            kept = [*(other for other in kept if other not in narrower), objects]
+    for objects, wider in found.items():
+        while found[wider] is not wider:
+            wider = found[wider]
+        found[objects] = wider
+    return found
 
 
 class _Covering:

@@ -34,6 +34,45 @@ MOST_LATER: Final = 8_000
 Forty classes of ten fields have 16,000 and a machine that is too large, thirty 9,000 and 9,900 states."""
 
 
+def placed_in_order(
+    covering: Sequence[dict[Objects, Objects]], cases: Cases, possible: Callable[[Terms], bool]
+) -> dict[Objects, Objects]:
+    """The objects that lie within no others, with the keys of others in their places.
+
+    Args:
+        covering: for each way to write a value, its sets of objects by those that they lie within. Sets that
+            would lose the order of their own keys there come to lie within themselves alone.
+    """
+    while True:
+        wide = dict.fromkeys(wider for among in covering for wider in among.values())
+        kept = [objects for objects in wide if objects != Objects()]
+        if len(kept) < 2:
+            return {}
+        placed = dict(zip(kept, with_others_later(kept, cases, possible), strict=True))
+        strays = [
+            (among, objects)
+            for among in covering
+            for objects, wider in among.items()
+            if wider is not objects and not _keeps_order(objects, placed[wider])
+        ]
+        if not strays:
+            return placed
+        for among, objects in strays:
+            among[objects] = objects
+
+
+def _keeps_order(objects: Objects, placed: Objects) -> bool:
+    """Whether objects within others, which are placed, may have the keys that they declare in order there."""
+    names = declared(placed)
+    places = {name: place for place, name in enumerate(names)}
+    for number, group in enumerate(placed.later, len(names)):
+        places |= dict.fromkeys(group, number)
+    charge(NAME_STEPS * len(places))
+    own = [name for name in declared(objects) if name not in objects.absent]
+    order = [places[name] for name in own if name in places]
+    return order == sorted(order) and placed.absent.isdisjoint(own)
+
+
 def with_others_later(
     sets: Sequence[Objects], cases: Cases, possible: Callable[[Terms], bool]
 ) -> list[Objects]:
@@ -62,7 +101,8 @@ def with_others_later(
     many = pairs > MOST_PAIRS or len(groups[0]) * sum(map(bool, foreign)) > MOST_LATER
     placed = []
     for each, names, others in zip(sets, named, foreign, strict=True):
-        after = tuple(filter(None, (group & others - names for group in groups)))
+        undeclared = others - names
+        after = tuple(filter(None, (group & undeclared for group in groups)))
         placed.append(_without(each, others, possible) if many else replace(each, later=after))
     return placed
 

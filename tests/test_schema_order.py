@@ -178,6 +178,32 @@ def test_keys_of_another_branch_have_their_place() -> None:
         assert grammar.accepts('{"a":0,"b":2,"c":1}') == any_order
 
 
+@pytest.mark.parametrize("others", [["c"], ["c", "d"], ["d", "c"], ["d", "a", "c"]])
+@pytest.mark.parametrize("many", [False, True])
+def test_what_lies_within_another_branch_keeps_its_order(others: list[str], many: bool) -> None:
+    inherited, own = ["a", "b"], ["c", "a", "d", "b"]
+    # So many more that keys of others are left out.
+    more = [[f"more{number}_{i}" for i in range(8)] for number in range(8 if many else 0)]
+    choices = [inherited, own, *([name] for name in others), *more]
+    schema = {"type": "object", "anyOf": [{"properties": {name: {} for name in names}} for names in choices]}
+    grammar = json_schema(schema)
+    for names in [["a", "b"], *itertools.combinations(own, 3), own]:
+        assert grammar.accepts(json.dumps(dict.fromkeys(names)))
+
+
+def test_a_class_that_inherits_keeps_its_order() -> None:
+    inherited = {"a": {"type": "integer"}}
+    classes = [
+        {"properties": inherited, "required": ["a"]},
+        {"properties": {**inherited, "b": {}, "c": {}}, "required": ["a", "b"]},
+        {"properties": {"c": {"type": "null"}}},
+        {"properties": {"b": {"type": "null"}}},
+    ]
+    grammar = json_schema({"type": "object", "anyOf": classes})
+    assert grammar.accepts('{"a":1,"b":2,"c":3}') and grammar.accepts('{"c":null,"a":"x","b":null}')
+    assert not grammar.accepts('{"a":"x","b":2,"c":3}')
+
+
 names = st.sampled_from(["a", "b", "c"])
 value = st.sampled_from(
     [{}, {"type": "null"}, {"const": 1}, {"type": "integer"}, {"enum": [1, None]}, {"enum": ["x"]}, False]
