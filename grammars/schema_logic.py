@@ -7,7 +7,7 @@ cannot be enforced becomes a `Refusal` in the facts of the type that it is about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb
@@ -357,21 +357,18 @@ class Logic:
         branches = listed(schema, "oneOf")
         overlapping: list[list[Schema]] = [[] for _ in branches]
         charge(OUTLINE_STEPS * comb(len(branches), 2))
-        met = [pair for pair in combinations(range(len(branches)), 2) if self._may_meet(branches, *pair)]
-        charge(OVERLAP_STEPS * len(met))
+        outlined = [self._outlines(branch) for branch in branches]
+        met = []
+        for (i, ours), (j, theirs) in combinations(enumerate(outlined), 2):
+            if ours is None or theirs is None or any(one.meets(other) for one in ours for other in theirs):
+                charge(OVERLAP_STEPS)
+                met.append((i, j))
         for i, j in met:
             if self.possible((*context, *terms(branches[i]), *terms(branches[j]))):
                 overlapping[i].append(branches[j])
                 overlapping[j].append(branches[i])
         for branch, others in zip(branches, overlapping, strict=True):
             yield (*terms(branch), *(Negation(other) for other in others))
-
-    def _may_meet(self, branches: Sequence[Schema], i: int, j: int) -> bool:
-        """Whether it cannot be ruled out by their outlines that a value fulfils two branches."""
-        ours, theirs = self._outlines(branches[i]), self._outlines(branches[j])
-        if ours is None or theirs is None:
-            return True
-        return any(one.meets(another) for one in ours for another in theirs)
 
     def _outlines(self, schema: Schema) -> list[Outline] | None:
         if schema not in self._outlined:
