@@ -210,6 +210,17 @@ INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
     "multiples of large primes": schema(
         lambda: {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 89, 83, 79)]}
     ),
+    "oneOf of 2,000 objects": schema(
+        lambda: {"oneOf": [{"properties": {"k": {"const": i}}} for i in range(2_000)]}
+    ),
+    "anyOf of 1,000 objects with patterns": schema(
+        lambda: {
+            "anyOf": [
+                {"properties": {f"k{i + j}": {} for j in range(3)}, "patternProperties": {f"^x{i}": {}}}
+                for i in range(1_000)
+            ]
+        }
+    ),
     "oneOf of multiples of primes": schema(
         lambda: {"oneOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 89, 83, 79, 73)]}
     ),
