@@ -48,7 +48,7 @@ def placed_in_order(
         kept = [objects for objects in wide if objects != Objects()]
         if len(kept) < 2:
             return {}
-        placed = dict(zip(kept, with_others_later(kept, cases, possible), strict=True))
+        placed = dict(zip(kept, _with_others_later(kept, cases, possible), strict=True))
         strays = [
             (among, objects)
             for among in covering
@@ -73,7 +73,7 @@ def _keeps_order(objects: Objects, placed: Objects) -> bool:
     return order == sorted(order) and placed.absent.isdisjoint(own)
 
 
-def with_others_later(
+def _with_others_later(
     sets: Sequence[Objects], cases: Cases, possible: Callable[[Terms], bool]
 ) -> list[Objects]:
     """The same objects, each with the keys that only others declare after its own, group by group.
