@@ -66,6 +66,8 @@ def opposite(fulfilled: Terms) -> Terms:
         return terms(term.of)
     if isinstance(term, Schema):
         return () if term.keywords.get("enum") is NO_VALUES else (Negation(term),)
+    if term == IMPOSSIBLE:
+        return ()
     raise TypeError("only schemas have an opposite")
 
 
