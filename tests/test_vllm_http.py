@@ -166,7 +166,7 @@ def test_a_probe_from_outside(server: Server) -> None:
     drawn = ["rerun, given draw 7", "batch_size 4 and neighbours other, given draw 7"]
     conditions = [parse(name) for name in [*names, *drawn]]
     prompts = target.prompts(["Say:", "The capital of France is", "one two three four " * 8])
-    found = study(target, prompts, conditions, Options(steps=8))
+    found = study(target, prompts, conditions, Options(steps=24))
     tested = {each.name: each for each in found.tested}
     assert {name for name, each in tested.items() if each.status == "exercised"} == {
         *names[:4],

@@ -31,6 +31,9 @@ WISHES: Final[tuple[dict[str, Any], ...]] = (
 GREETING: Final = "Hello, my name is"
 """What a server is asked to go on from while we find out what it can."""
 
+TRIES: Final = 3
+"""How often a batch is sent until its requests overlap: a small model may answer before the next one comes."""
+
 LONGER: Final = 4
 """Prompts that a longer neighbour is made of."""
 
@@ -149,7 +152,10 @@ class OpenAITarget:
         with ThreadPoolExecutor(rows) as pool:
             for number in range(len(prompts)):
                 texts = [prompts[number].text, *_neighbours(prompts, number, rows - 1, kind)]
-                batch = list(pool.map(lambda text: self._complete(text, steps, fields), texts))
+                for _ in range(TRIES):
+                    batch = list(pool.map(lambda text: self._complete(text, steps, fields), texts))
+                    if _company(batch) > 1:
+                        break
                 answers.append(batch[0])
                 company.append(_company(batch))
         seen = f"tokens of {min(company)} to {max(company)} of {rows} requests came at the same time"
