@@ -39,6 +39,11 @@ CASES: Final = Path(__file__).with_name("mask_cases.jsonl")
 SAMPLE: Final = 200
 INTERRUPTED: Final = 130
 
+RUNS: Final = 2
+"""How often every text is walked. In one run most of the slowest thousandth is what interrupts the process,
+as an empty loop shows, whose p99.9 is 30 to 45 us; that hits the same step twice in one of a million.
+"""
+
 PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -84,7 +89,21 @@ def run(
 def _outcome(
     engine: Engine, schema: Any, instances: Sequence[tuple[list[int], bool]], clock: float
 ) -> Outcome:
+    """What the engine does, with the smaller time of `RUNS` for every step.
+
+    Every run compiles anew, so that what a step does at its first visit is done in each. How long that takes
+    is of the first run: engines may know parts of a schema that they have seen.
+    """
+    outcome = _run(engine, schema, instances, clock)
+    if outcome.refused is None:
+        for _ in range(RUNS - 1):
+            outcome.keep_quieter(_run(engine, schema, instances, clock))
+    return outcome
+
+
+def _run(engine: Engine, schema: Any, instances: Sequence[tuple[list[int], bool]], clock: float) -> Outcome:
     outcome = Outcome()
+    engine.forget()
     before = heap.held()
     start = time.process_time()
     try:
@@ -132,7 +151,7 @@ def summary(
         "format": FORMAT,
         "machine": machine(),
         "versions": versions("sortition", "numpy", "numba", *PACKAGES),
-        "clock": "of the processor, what reading it costs taken off",
+        "clock": f"of the processor, what reading it costs taken off; of a step, the smaller of {RUNS} runs",
         "schemas": len(cases),
         "schemas wanted": wanted,
         "engines": {

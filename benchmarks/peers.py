@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from sortition.grammars import accelerate
-from sortition.grammars.json_schema import json_schema
+from sortition.grammars.grammar import TABLES
+from sortition.grammars.json_schema import LOWERED, json_schema
 from sortition.grammars.matcher import Matcher
 from sortition.grammars.vocabulary import Vocabulary
 
@@ -37,6 +38,9 @@ class Engine(Protocol):
     def compile(self, schema: object) -> Any:
         """A compiled schema."""
 
+    def forget(self) -> None:
+        """Whatever it keeps of whole schemas, so that the next one is compiled as if it were the first."""
+
     def session(self, compiled: Any) -> Session:
         """A new text under it."""
 
@@ -54,6 +58,10 @@ class Sortition:
 
     def compile(self, schema: object) -> Any:
         return json_schema(schema).compile(self._vocabulary)
+
+    def forget(self) -> None:
+        LOWERED.clear()
+        TABLES.clear()
 
     def session(self, compiled: Any) -> Session:
         return _OurSession(Matcher(compiled))
@@ -91,6 +99,9 @@ class LLGuidance:
         if matcher.is_error():
             raise ValueError(matcher.get_error())
         return matcher
+
+    def forget(self) -> None:
+        """It keeps nothing."""
 
     def session(self, compiled: Any) -> Session:
         return _LLGuidanceSession(compiled.deep_copy(), self._mask)
@@ -130,6 +141,9 @@ class XGrammar:
 
     def compile(self, schema: object) -> Any:
         return self._compiler.compile_json_schema(json.dumps(schema), strict_mode=False)
+
+    def forget(self) -> None:
+        """Its cache is off."""
 
     def session(self, compiled: Any) -> Session:
         return _XGrammarSession(self._module.GrammarMatcher(compiled), self._mask, self._end_token)

@@ -22,7 +22,8 @@ from sortition.grammars.work import BUDGET, Meter, metered
 TABLE_CACHE: Final = 1 << 27
 """Bytes of the tables kept for grammars of the same content: 128 MiB, some 300 tables of typical schemas."""
 
-_TABLES: Final = Cache[Table](TABLE_CACHE, lambda table: table.nbytes)
+TABLES: Final = Cache[Table](TABLE_CACHE, lambda table: table.nbytes)
+"""Tables by the content of their grammar and vocabulary."""
 
 
 class Place(NamedTuple):
@@ -103,7 +104,7 @@ class Grammar:
             raise TypeError(f"a grammar is compiled for a Vocabulary, not for a {type(vocabulary).__name__}")
         if self.content is None:
             return build_table(self.machine, vocabulary)
-        return _TABLES.find((self.content, vocabulary.digest), lambda: build_table(self.machine, vocabulary))
+        return TABLES.find((self.content, vocabulary.digest), lambda: build_table(self.machine, vocabulary))
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether this whole text is in the language, decided byte by byte."""

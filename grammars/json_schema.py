@@ -103,7 +103,7 @@ tokens 1.5 MiB instead of 2.9 MiB; but ten times as many of its moves need a loo
 LOWERED_CACHE: Final = 20_000
 """Rules of the schemas that are kept lowered: a rule takes 1 to 5 KB, a typical schema has 20."""
 
-_LOWERED: Final = Cache[Grammar](LOWERED_CACHE, lambda grammar: len(grammar.rules))
+LOWERED: Final = Cache[Grammar](LOWERED_CACHE, lambda grammar: len(grammar.rules))
 
 SHOWN: Final = 60
 """Characters of a schema that stand for it in the `repr` of its grammar."""
@@ -183,7 +183,7 @@ def json_schema(
             return _lowered(document, policy, formats == "assert", any_order, content)
 
         # A copy: machines are kept by those who asked for them, not by the cache.
-        grammar = lowered() if content is None else _LOWERED.find(content, lowered)
+        grammar = lowered() if content is None else LOWERED.find(content, lowered)
         return replace(grammar, source=_source(schema))
 
 

@@ -33,7 +33,7 @@ def objects_of(schema: Any, any_order: bool) -> int:
     with pytest.MonkeyPatch.context() as patch:
         shape = Mock(side_effect=lowering._Lowering._shape, autospec=True)
         patch.setattr(lowering._Lowering, "_shape", lambda *arguments: shape(*arguments))
-        lowering._LOWERED.clear()
+        lowering.LOWERED.clear()
         json_schema(schema, any_order=any_order)
     return shape.call_count
 

@@ -32,7 +32,7 @@ GREETING: Final = "Hello, my name is"
 """What a server is asked to go on from while we find out what it can."""
 
 TRIES: Final = 3
-"""How often a batch is sent until its requests overlap: a small model may answer before the next one comes."""
+"""How often a batch is sent until its requests overlap: small models may answer before the next one comes."""
 
 LONGER: Final = 4
 """Prompts that a longer neighbour is made of."""
