@@ -65,10 +65,13 @@ def newest(packages: Sequence[str], note: Callable[[str], None], folder: Path | 
     kept = (folder or cache_folder()) / "peers"
     environment = kept / hashlib.sha256(f"{sys.prefix} {sys.version}".encode()).hexdigest()[:16]
     python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+    made = environment / "made"
     note(f"looking for the newest {', '.join(packages)}, for {environment}")
     try:
-        if not python.exists():
+        # One that was interrupted while it was made has a Python, too, but only half of pip.
+        if not made.exists():
             venv.EnvBuilder(with_pip=True, clear=True).create(environment)
+            made.touch()
         _see_what_is_here(environment)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--upgrade", *packages]
         # That other packages here want older peers is no trouble: they do not see the new ones.

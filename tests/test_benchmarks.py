@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from base64 import b64encode
@@ -212,6 +213,10 @@ def test_the_newest_peers_come_into_an_environment_of_their_own(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     notes: list[str] = []
+    # One that was interrupted on the way is made again.
+    broken = newest(["numpy"], notes.append, tmp_path).parents[1]
+    (broken / "made").unlink()
+    shutil.rmtree(next(broken.glob("lib/python*/site-packages/pip/_internal")))
     # It is here already, which is seen there, and it is not asked for anywhere.
     python = newest(["numpy"], notes.append, tmp_path)
     assert tmp_path in python.parents and "numpy" in notes[0]
