@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,12 @@ def read_documents(
         id_field: the field that holds its id, which may be missing.
 
     Raises:
-        InputError: a file is missing, unreadable or empty of documents, a line is not an object with a text
-            (the message names the line), or two documents have the same id.
+        InputError: a file or folder is missing, unreadable or empty of documents, a line is not an object
+            with a text (the message names the line), or two documents have the same id.
     """
     if isinstance(source, str | Path):
         path = Path(source)
-        if path.is_dir():
+        if is_folder(path):
             named = _from_folder(path)
         elif path.suffix.lower() in JSON_LINES:
             named = _from_lines(path, text_field, id_field)
@@ -65,6 +66,14 @@ def read_documents(
     return [document for _, document in named]
 
 
+def is_folder(path: Path) -> bool:
+    """Whether the path is that of a folder; raises InputError where that cannot be known."""
+    try:
+        return path.is_dir()
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror}") from None
+
+
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file, without a byte order mark; raises InputError where it cannot be read."""
     try:
@@ -77,12 +86,29 @@ def read_text(path: Path) -> str:
 
 def _from_folder(folder: Path) -> list[tuple[str, Document]]:
     """The files of a folder, hidden ones left out, as (where, document)."""
-    relative = sorted(
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    relative = sorted(path.relative_to(folder) for path in _files(folder, ()))
     return [(str(folder / path), Document(path.as_posix(), read_text(folder / path))) for path in relative]
+
+
+def _files(folder: Path, around: tuple[Path, ...]) -> Iterator[Path]:
+    """The files of a folder and of its folders, those that links lead to among them.
+
+    A document that is left out in silence is not missed by anybody, so what cannot be looked at is an error.
+    """
+    try:
+        whole = folder.resolve(strict=True)
+        if whole in around:
+            raise InputError(f"cannot read {folder}: it leads back to {whole}, which it lies in")
+        for path in folder.iterdir():
+            if path.name.startswith("."):
+                continue
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                yield from _files(path, (*around, whole))
+            elif stat.S_ISREG(mode):
+                yield path
+    except OSError as problem:
+        raise InputError(f"cannot read {problem.filename or folder}: {problem.strerror}") from None
 
 
 def _from_lines(path: Path, text_field: str, id_field: str) -> list[tuple[str, Document]]:

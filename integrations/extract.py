@@ -25,7 +25,7 @@ from rich.progress import (
 
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.schema_keywords import ignored
-from sortition.integrations.documents import Document, read_documents, read_text
+from sortition.integrations.documents import Document, is_folder, read_documents, read_text
 from sortition.integrations.errors import InputError
 from sortition.integrations.generation import Completion, Job, check_engine, check_job, load_engine
 from sortition.integrations.openai_engine import settled
@@ -155,7 +155,7 @@ def extract(
     elif check is None:
         raise InputError("what a model writes by itself is judged by jsonschema: pip install jsonschema")
     folder = None if model is None else Path(model)
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not is_folder(folder):
         raise InputError(f"there is no model folder {folder}")
 
     if output is not None:

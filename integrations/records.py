@@ -95,9 +95,9 @@ class Journal:
         """
         self.path = path
         self.done: list[Record] = []
-        if path.exists() and not path.is_file():
-            raise InputError(f"cannot write {path}: it is not a regular file")
         try:
+            if path.exists() and not path.is_file():
+                raise InputError(f"cannot write {path}: it is not a regular file")
             # Created where missing, never truncated: what is there may be a run to go on with.
             self._file: IO[bytes] = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
         except OSError as problem:
@@ -157,6 +157,8 @@ class Journal:
                 f"{self.path} holds something else than records of a run, "
                 f"or {sidecar.name} is gone from beside it; {way_out}"
             ) from None
+        except OSError as problem:
+            raise InputError(f"cannot read {sidecar}: {problem.strerror}") from None
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{sidecar} cannot be read, so that the run cannot go on; {way_out}") from None
         changed = [
@@ -195,11 +197,16 @@ def _digest(documents: Sequence[Document]) -> str:
 def _replace(path: Path, value: Any) -> None:
     """Write a file whole or not at all."""
     draft = path.with_name(path.name + ".new")
-    with draft.open("w") as file:
-        json.dump(value, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("w") as file:
+            json.dump(value, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as problem:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {problem.strerror}") from None
 
 
 def _short(value: Any) -> str:

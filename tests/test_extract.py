@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,53 @@ def test_bad_lines_are_named(tmp_path: Path, content: bytes, message: str) -> No
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_documents(path)
+
+
+def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "folder"
+    elsewhere.mkdir()
+    folder.mkdir()
+    (elsewhere / "b.txt").write_text("b")
+    (folder / "a.txt").symlink_to(elsewhere / "b.txt")
+    (folder / "sub").symlink_to(elsewhere)
+    (folder / "same").symlink_to(elsewhere)
+    assert [document.id for document in read_documents(folder)] == ["a.txt", "same/b.txt", "sub/b.txt"]
+
+
+def test_no_file_of_a_folder_is_left_out_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    broken = tmp_path / "b.txt"
+    broken.symlink_to(tmp_path / "missing.txt")
+    with pytest.raises(InputError, match=r"cannot read .*b\.txt: No such file"):
+        read_documents(tmp_path)
+    broken.unlink()
+    circle = tmp_path / "circle"
+    circle.symlink_to(tmp_path)
+    with pytest.raises(InputError, match=r"cannot read .*circle: it leads back to .*, which it lies in"):
+        read_documents(tmp_path)
+    circle.unlink()
+    closed, look = tmp_path / "closed", Path.iterdir
+    closed.mkdir()
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path)
+
+    # Whoever runs the tests may be allowed everything.
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(InputError, match=r"cannot read .*closed: Permission denied"):
+        read_documents(tmp_path)
+
+
+def test_a_place_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    name = tmp_path / ("long" * 100)
+    with pytest.raises(InputError, match=r"cannot read .*: File name too long"):
+        read_documents(name)
+    with pytest.raises(InputError, match=r"cannot read .*: File name too long"):
+        echo(["1"], model=name)
+    with pytest.raises(InputError, match=r"cannot write .*: File name too long"):
+        echo(["1"], output=name)
 
 
 def test_bad_places_are_named(tmp_path: Path) -> None:
@@ -400,6 +448,33 @@ def test_a_damaged_output_is_refused(tmp_path: Path, line: bytes, message: str) 
     path.write_bytes(whole + (whole.splitlines(keepends=True)[0] if line == b"first" else line))
     with pytest.raises(InputError, match=message):
         echo(numbers(3), output=path)
+
+
+def test_a_run_whose_settings_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    """As in a folder that is full, or in which only the output itself may be written."""
+    path, beside = tmp_path / "out.jsonl", tmp_path / "out.jsonl.run"
+    (tmp_path / "out.jsonl.run.new").mkdir()
+    with pytest.raises(InputError, match=r"cannot write .*out\.jsonl\.run: Is a directory"):
+        echo(["1"], output=path)
+    (tmp_path / "out.jsonl.run.new").rmdir()
+    echo(['{"n": 1}'], output=path)
+    beside.unlink()
+    beside.mkdir()
+    with pytest.raises(InputError, match=r"cannot read .*out\.jsonl\.run: Is a directory"):
+        echo(['{"n": 1}'], output=path)
+    assert [record["id"] for record in map(json.loads, path.read_text().splitlines())] == [0]
+
+
+def test_what_could_not_be_kept_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"cannot write .*out\.jsonl\.run: No space left on device"):
+        echo(["1"], output=tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl.run.new").exists()
 
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
