@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, floor
 from typing import Final, Literal, TypeAlias
 
-from sortition.grammars.errors import GrammarError, Unsatisfiable
+from sortition.grammars.errors import GrammarError, TooLarge, Unsatisfiable
 from sortition.grammars.schema_document import NO_VALUES, Schema
 from sortition.grammars.schema_facts import Negation, Terms, exact
 from sortition.grammars.schema_keywords import is_number
@@ -74,6 +76,31 @@ class Origin:
     def error(self, kind: type[GrammarError], reason: str, hint: str | None = None) -> GrammarError:
         """An error there."""
         return kind(reason, pointer=self.pointer, keyword=self.keyword, hint=hint)
+
+
+@contextmanager
+def placed(terms: Terms, kind: Kind | None = "string") -> Iterator[None]:
+    """An error without a place is given that of the terms."""
+    try:
+        yield
+    except GrammarError as error:
+        if error.pointer is not None:
+            raise
+        origin = Origin.of(terms, kind)
+        keyword = error.keyword or origin.keyword
+        raise type(error)(error.reason, pointer=origin.pointer, keyword=keyword, hint=error.hint) from None
+
+
+@contextmanager
+def too_large_at(origin: Origin) -> Iterator[None]:
+    """An error of size without a place is given this one."""
+    try:
+        yield
+    except TooLarge as error:
+        if error.pointer is not None:
+            raise
+        keyword = error.keyword or origin.keyword
+        raise TooLarge(error.reason, pointer=origin.pointer, keyword=keyword, hint=error.hint) from None
 
 
 def crossed(terms: Terms) -> GrammarError | None:

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from sortition.grammars import json_schema as lowering
+from sortition.grammars import json_lowering
 from sortition.grammars.errors import GrammarError
 from sortition.grammars.grammar import Grammar
-from sortition.grammars.json_schema import json_schema
+from sortition.grammars.json_schema import LOWERED, json_schema
 
 TAGGED: dict[str, Any] = {
     "type": "object",
@@ -31,9 +31,9 @@ TAGGED: dict[str, Any] = {
 def objects_of(schema: Any, any_order: bool) -> int:
     """How many sets of objects are written."""
     with pytest.MonkeyPatch.context() as patch:
-        shape = Mock(side_effect=lowering._Lowering._shape, autospec=True)
-        patch.setattr(lowering._Lowering, "_shape", lambda *arguments: shape(*arguments))
-        lowering.LOWERED.clear()
+        shape = Mock(side_effect=json_lowering.Lowering._shape, autospec=True)
+        patch.setattr(json_lowering.Lowering, "_shape", lambda *arguments: shape(*arguments))
+        LOWERED.clear()
         json_schema(schema, any_order=any_order)
     return shape.call_count
 
@@ -114,7 +114,7 @@ VALUES: list[dict[str, Any]] = [
 def test_no_text_is_lost(choices: list[Any], keyword: str, any_order: bool) -> None:
     schema = {"type": "object", keyword: choices}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lowering, "covers", lambda sets, *_: {each: each for each in sets})
+        patch.setattr(json_lowering, "covers", lambda sets, *_: {each: each for each in sets})
         # A title makes it another schema for the cache.
         plain = compiled({**schema, "title": "plain"}, any_order)
     grammar = compiled(schema, any_order)

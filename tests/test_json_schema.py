@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel
 
-from sortition.grammars import errors, json_containers
-from sortition.grammars import json_schema as lowering
+from sortition.grammars import errors, json_containers, json_lowering
+from sortition.grammars.cache import Cache
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge, Unsatisfiable
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_schema import json_schema
@@ -753,6 +753,8 @@ def test_case_with_calls_for_characters_and_lines(
     case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grammars that count far, or that are large, are written in another way; the languages are the same."""
-    monkeypatch.setattr(lowering, "FAR", -1)
+    # Other tests have lowered the same schemas in the usual way.
+    monkeypatch.setattr("sortition.grammars.json_schema.LOWERED", Cache[Grammar](0, lambda grammar: 1))
+    monkeypatch.setattr(json_lowering, "MANY_POSITIONS", -1)
     monkeypatch.setattr(json_containers, "UNROLLED", 0)
     test_case(case)
