@@ -293,7 +293,7 @@ print(json.dumps(events))
 
 
 def test_no_request_pays_for_what_a_process_makes_once() -> None:
-    """Counted in calls, the same on every machine: a server stops for some 300,000 of them while it watches."""
+    """Counted in calls, the same on every machine; a server waits for some 300,000."""
     formats = sorted(FORMATS - NOT_ENFORCED)
     asked = [
         *({"json_schema": {"type": "string", "format": name}} for name in formats),
