@@ -95,6 +95,31 @@ def test_time_that_runs_out_is_said(folder: Path, tmp_path: Path) -> None:
     assert Findings.from_json(output.read_text()).stopped == "out of time"
 
 
+def test_nothing_is_lost_where_findings_cannot_be_written(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, kept = tmp_path / "probe.json", tmp_path / "probe.json.partial"
+    asked = ("--model", folder, "--steps", 2, "--condition", "rerun", "--output", output)
+    problems: list[BaseException] = [OSError(28, "No space left on device"), KeyboardInterrupt()]
+    write = Path.write_text
+
+    def fails(path: Path, *arguments: Any, **options: Any) -> int:
+        if path == output and problems:
+            raise problems.pop(0)
+        return write(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", fails)
+    done = probe(*asked)
+    assert (done.exit_code, kept.exists()) == (3, True)
+    assert f"error: cannot write {output}: No space left on device" in done.output
+    done = probe(*asked)
+    assert (done.exit_code, kept.exists()) == (130, True)
+    assert "interrupted: the same command goes on from here" in done.output
+    done = probe(*asked)
+    assert (done.exit_code, kept.exists()) == (0, False)
+    assert Findings.from_json(output.read_text()).tested[0].status == "exercised"
+
+
 @pytest.mark.slow
 def test_an_interrupted_probe_keeps_its_results(folder: Path, tmp_path: Path) -> None:
     """A real process and real signals: Ctrl-C, then the same command again."""
@@ -127,6 +152,7 @@ def test_an_interrupted_probe_keeps_its_results(folder: Path, tmp_path: Path) ->
     [
         (("--model", "no/such/folder"), "there is no folder no/such/folder"),
         (("--condition", "bach_size 3"), "there is no axis 'bach_size'"),
+        (("--condition", "batch_size"), "--condition: batch_size takes a whole number of at least 1"),
         (("--condition", "rerun", "--condition", "rerun"), "rerun is there twice"),
         (("--require", "beauty"), "--require is bitwise, tokens, answers, not 'beauty'"),
         (("--require", "answers"), "give --answer"),

@@ -25,6 +25,7 @@ from sortition.benchmarks.probe.sampler_target import SamplerTarget, sampler_pla
 from sortition.benchmarks.probe.study import study
 from sortition.benchmarks.probe.target import Condition, Outcome, Prompt, Run
 from sortition.benchmarks.probe.transformers_target import TransformersTarget
+from sortition.integrations.errors import InputError
 
 
 def run(
@@ -43,6 +44,31 @@ def test_conditions_have_names_that_can_be_read_back() -> None:
     assert counts(parse("batch_size 8 and position last")) and not counts(parse("dtype float32"))
     with pytest.raises(ValueError, match="there is no axis 'bach_size'; there are rerun, "):
         parse("bach_size 8")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        # True is 1 to Python, so that such a batch once "took effect" as one of a single row.
+        ("batch_size", "batch_size takes a whole number of at least 1$"),
+        ("batch_size 0", "batch_size takes a whole number of at least 1, not 0"),
+        ("batch_size eight", "not 'eight'"),
+        ("batch_size 8 given attention eager", "not '8 given attention eager'"),
+        ("padding -1", "padding takes a whole number of at least 1, not '-1'"),
+        ("position 3", "position takes last, not 3"),
+        ("position first", "position takes last, not 'first'"),
+        ("batch_size 2 and neighbours same", "neighbours takes other or longer, not 'same'"),
+        ("prefix_cache cold", "prefix_cache takes warm, not 'cold'"),
+        ("rerun 2", "rerun takes no value, not 2"),
+        ("dtype int8", "dtype takes bfloat16 or float16 or float32, not 'int8'"),
+        ("attention", "attention takes a name$"),
+        ("rerun, given seed x", "seed takes a whole number of at least 0, not 'x'"),
+        ("batch_size 2 and batch_size 4", "batch_size is there twice"),
+    ],
+)
+def test_a_condition_that_cannot_be_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(name)
 
 
 def test_a_difference_is_counted_in_units_in_the_last_place() -> None:
@@ -137,7 +163,10 @@ def test_a_probe_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     target.asked, target.stop = [], None
     resumed = study(target, planted.prompts(0), conditions, Options(steps=2), kept=kept)
     assert target.asked == ["reference", "padding 2"]
-    assert not kept.exists()
+    # Until the findings are written, too, and by whoever writes them.
+    target.asked = []
+    assert study(target, planted.prompts(0), conditions, Options(steps=2), kept=kept).stopped == ""
+    assert target.asked == ["reference"]
     whole = study(target, planted.prompts(0), conditions, Options(steps=2))
     assert [each.comparisons for each in resumed.tested] == [each.comparisons for each in whole.tested]
 
@@ -151,6 +180,19 @@ def test_what_was_kept_of_another_probe_is_not_used(tmp_path: Path) -> None:
     target.asked, target.stop = [], None
     study(target, planted.prompts(0), conditions, Options(steps=3), kept=kept)
     assert target.asked == ["reference", "rerun", "padding 2"]
+
+
+def test_what_cannot_be_kept_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot write .*kept: Is a directory"):
+        (tmp_path / "kept").mkdir()
+        study(
+            planted.clean(0), planted.prompts(0), [parse("rerun")], Options(steps=2), kept=tmp_path / "kept"
+        )
+    (tmp_path / "other").write_bytes(b"\xff")
+    found = study(
+        planted.clean(0), planted.prompts(0), [parse("rerun")], Options(steps=2), kept=tmp_path / "other"
+    )
+    assert found.stopped == ""
 
 
 class Slow(TransformersTarget):

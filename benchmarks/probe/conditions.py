@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from sortition.benchmarks.probe.options import DTYPES
 from sortition.benchmarks.probe.target import Condition, Settings, Value
 
 
@@ -20,34 +21,62 @@ class Axis:
         name: in settings.
         counts: users do not choose it, so that the verdict counts what it changes. The others are choices:
             they may well change scores, and are there to be tried as remedies.
+        values: where on it a run may be: these words, or at least this number; () for an axis that is its
+            own value, None for any word.
         meaning: for people.
     """
 
     name: str
     counts: bool
+    values: tuple[str, ...] | int | None
     meaning: str
+
+    def check(self, value: Value) -> None:
+        """Raises ValueError for a value that is not on this axis."""
+        match self.values:
+            case ():
+                fits, wanted = value is True, "no value"
+            case int(least):
+                fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+                wanted = f"a whole number of at least {least}"
+            case None:
+                fits, wanted = isinstance(value, str), "a name"
+            case words:
+                fits, wanted = value in words, " or ".join(words)
+        if not fits:
+            given = "" if value is True else f", not {value!r}"
+            raise ValueError(f"{self.name} takes {wanted}{given}")
 
 
 AXES: Final = {
     axis.name: axis
     for axis in (
-        Axis("rerun", True, "the same once more"),
-        Axis("process", True, "the same in a fresh process"),
-        Axis("batch_size", True, "rows that run together, copies of the prompt unless neighbours are given"),
-        Axis("position", True, "where in the batch the prompt is, first or last"),
-        Axis("neighbours", True, "other texts in the other rows: other of the same length, or longer"),
-        Axis("padding", True, "pad tokens on the left"),
-        Axis("chunk", True, "tokens of the prompt that are read in one pass"),
-        Axis("prefix_cache", True, "the prompt's beginning was read for another request before: warm"),
-        Axis("drafts", True, "tokens that speculative decoding guesses in one pass"),
-        Axis("logprobs", True, "log-probabilities are asked for"),
-        Axis("prefill", False, "all of the text is read in one pass, not token by token"),
-        Axis("threads", False, "threads of a process"),
-        Axis("attention", False, "implementation of attention"),
-        Axis("dtype", False, "numbers of the whole model"),
-        Axis("lm_head", False, "numbers of the last layer"),
-        Axis("seed", False, "tokens are drawn by the target's own sampler under this seed"),
-        Axis("draw", False, "tokens are drawn by Sortition's sampler under this seed"),
+        Axis("rerun", True, (), "the same once more"),
+        Axis("process", True, ("fresh",), "the same in a fresh process"),
+        Axis(
+            *("batch_size", True, 1),
+            "rows that run together, copies of the prompt unless neighbours are given",
+        ),
+        Axis("position", True, ("last",), "where in the batch the prompt is, which is first elsewhere"),
+        Axis(
+            *("neighbours", True, ("other", "longer")),
+            "other texts in the other rows: other of the same length, or longer",
+        ),
+        Axis("padding", True, 1, "pad tokens on the left"),
+        Axis("chunk", True, 1, "tokens of the prompt that are read in one pass"),
+        Axis(
+            *("prefix_cache", True, ("warm",)),
+            "the prompt's beginning was read for another request before",
+        ),
+        Axis("drafts", True, 1, "tokens that speculative decoding guesses in one pass"),
+        Axis("logprobs", True, 1, "log-probabilities are asked for"),
+        Axis("prefill", False, (), "all of the text is read in one pass, not token by token"),
+        Axis("threads", False, 1, "threads of a process"),
+        Axis("attention", False, None, "implementation of attention"),
+        Axis("dtype", False, DTYPES, "numbers of the whole model"),
+        Axis("lm_head", False, DTYPES, "numbers of the last layer"),
+        Axis("seed", False, 0, "tokens are drawn by the target's own sampler under this seed"),
+        Axis("draw", False, 0, "tokens are drawn by Sortition's sampler under this seed"),
     )
 }
 
@@ -65,10 +94,16 @@ COMPANY: Final = 8
 
 
 def condition(*varies: tuple[str, Value], given: Settings = ()) -> Condition:
-    """A condition of settings; raises ValueError for an axis that is not known."""
-    for axis, _ in (*varies, *given):
+    """A condition of settings; raises ValueError for an axis or a value on it that is not known."""
+    for axis, value in (*varies, *given):
         if axis not in AXES:
             raise ValueError(f"there is no axis {axis!r}; there are {', '.join(AXES)}")
+        AXES[axis].check(value)
+    for settings in (varies, given):
+        names = [axis for axis, _ in settings]
+        twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is there twice")
     return Condition(tuple(varies), given)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sortition.benchmarks.probe.findings import Tested, read
+from sortition.integrations.errors import InputError
 
 
 class Ledger:
@@ -16,6 +17,9 @@ class Ledger:
 
     Args:
         path: the file; None keeps nothing.
+
+    Raises:
+        InputError: from `open` and `put`, where the file cannot be written.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -31,14 +35,17 @@ class Ledger:
         if self._path is None:
             return
         header = hashlib.blake2b(json.dumps(of, sort_keys=True).encode(), digest_size=16).hexdigest()
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
+        except UnicodeDecodeError:
+            lines = []
         if lines[:1] == [header]:
             for line in lines[1:]:
                 tested = _tested(line)
                 if tested is not None:
                     self._done[tested.name] = tested
         text = "".join(_line(tested) for tested in self._done.values())
-        self._path.write_text(f"{header}\n{text}", encoding="utf-8")
+        self._write("w", f"{header}\n{text}")
 
     def get(self, name: str) -> Tested | None:
         """What came of a condition, if it is done."""
@@ -46,15 +53,17 @@ class Ledger:
 
     def put(self, tested: Tested) -> None:
         """A condition is done; errors are not kept, so that they are tried again."""
-        if self._path is None or tested.status == "error":
-            return
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(_line(tested))
+        if tested.status != "error":
+            self._write("a", _line(tested))
 
-    def close(self) -> None:
-        """The findings are written: nothing is left to go on with."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+    def _write(self, mode: str, text: str) -> None:
+        if self._path is None:
+            return
+        try:
+            with self._path.open(mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as problem:
+            raise InputError(f"cannot write {self._path}: {problem.strerror}") from None
 
 
 def _line(tested: Tested) -> str:

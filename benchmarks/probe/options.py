@@ -10,6 +10,9 @@ from sortition.benchmarks.probe.verdict import Requirement
 BLOCK: Final = 8
 """Prompts between two looks of the sequential test; a fresh process loads its model for each."""
 
+DTYPES: Final = ("bfloat16", "float16", "float32")
+"""Numbers that a model, or its last layer, may be asked to have."""
+
 
 @dataclass(frozen=True)
 class Options:

@@ -51,7 +51,8 @@ def study(
         prompts: the units of all rates.
         conditions: what is tried, in this order.
         options: how.
-        kept: file for conditions that are done, until all are: the same call goes on from there.
+        kept: file for conditions that are done: the same call goes on from there. Whoever has written the
+            findings removes it, if nothing stopped the probe.
         progress: told what is being done.
         parser: finds the answer in a completion; needed to require "answers".
         answers: the right ones, one a prompt, for the deviation of accuracy.
@@ -93,8 +94,6 @@ def study(
         attributions = refined(causes(tried, case_of, groups, deadline, progress), tested, groups)
     measured = agreement.agreement(references, tested, options.confidence, parser, answers)
     answered = None if measured is None else measured.tar_answers
-    if not deadline.reason:
-        ledger.close()
     progress("done", len(conditions) + 1, len(conditions) + 1)
     return Findings(
         schema=SCHEMA,

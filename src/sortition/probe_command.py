@@ -113,6 +113,7 @@ def probe(
 
     Exit codes: 0 within the threshold, 1 beyond it, 2 inconclusive or not exercised, 3 an error.
     """
+    findings: Findings | None = None
     try:
         from sortition.benchmarks.probe.deadline import INTERRUPTED, Deadline
         from sortition.benchmarks.probe.options import BLOCK, Options
@@ -137,6 +138,7 @@ def probe(
         if minutes is None:
             minutes = 0 if condition or sampler else MINUTES
         deadline = Deadline(60 * minutes or None)
+        kept = probe_inputs.kept_beside(output)
         with _terminated_as_interrupted(), _bar(quiet) as progress:
             progress("loading", 0, len(conditions) + 1)
             target, asked = probe_inputs.target(
@@ -153,7 +155,7 @@ def probe(
                 asked,
                 conditions,
                 options,
-                kept=probe_inputs.kept_beside(output),
+                kept=kept,
                 progress=progress,
                 parser=parser,
                 answers=right,
@@ -164,11 +166,17 @@ def probe(
 
             terminal.show(findings, Console())
         _write(findings, output, page, junit, repro)
+        if kept is not None and not findings.stopped:
+            # Not before: whoever could not write, or was interrupted here, need not measure again.
+            kept.unlink(missing_ok=True)
     except (InputError, ConnectionError) as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(FAULT) from None
     except KeyboardInterrupt:
-        typer.echo("interrupted before anything was found", err=True)
+        if findings is None:
+            typer.echo("interrupted before anything was found", err=True)
+        else:
+            typer.echo(_how_to_go_on(INTERRUPTED, output), err=True)
         raise typer.Exit(INTERRUPTION) from None
     except Exception:
         traceback.print_exc()

@@ -24,8 +24,6 @@ PROMPTS: Final = (
 )
 """Facts, stories, code and lists, of several lengths."""
 
-DTYPES: Final = ("bfloat16", "float16", "float32")
-
 STEPS: Final[dict[Kind, int]] = {"hf": 10, "vllm": 10, "server": 10, "sampler": 20}
 """Tokens after each prompt. The sampler's are draws: 512 texts of 20 are 10,240."""
 
@@ -133,6 +131,8 @@ def target(
         return _sampler()
     if kind == "server":
         return _server(str(base_url), served_model, texts)
+    from sortition.benchmarks.probe.options import DTYPES
+
     if dtype not in DTYPES:
         raise InputError(f"--dtype is {', '.join(DTYPES)}, not {dtype!r}")
     found, prompts = _vllm(model, dtype, texts) if kind == "vllm" else _hf(model, dtype, attention, texts)
