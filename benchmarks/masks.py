@@ -30,7 +30,7 @@ from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.errors import InputError
 
 FORMAT: Final = "sortition-bench-masks/1"
-PACKAGES: Final = ("llguidance", "xgrammar", "tiktoken")
+PACKAGES: Final = ("llguidance", "xgrammar", "glrmask", "tiktoken")
 """The peers, and what reads the vocabulary for all of them."""
 
 CASES: Final = Path(__file__).with_name("mask_cases.jsonl")

@@ -166,6 +166,44 @@ class _XGrammarSession:
         return bool(self._matcher.accept_token(self._end_token))
 
 
+class GLRMask:
+    """GLRMask with its default strategy, which builds an automaton of masks unless that would be too large."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        import glrmask
+
+        self.name = f"glrmask {version('glrmask')}"
+        self._grammar = glrmask.Grammar
+        # A token without bytes is none, as the end token.
+        self._vocabulary = glrmask.Vocab.from_id_to_bytes(
+            {number: token for number, token in enumerate(tokens) if token}
+        )
+        self._mask = np.zeros((len(tokens) + 31) // 32, dtype=np.int32)
+
+    def compile(self, schema: object) -> Any:
+        return self._grammar.from_json_schema(schema).compile(self._vocabulary)
+
+    def forget(self) -> None:
+        """It keeps nothing."""
+
+    def session(self, compiled: Any) -> Session:
+        return _GLRMaskSession(compiled.start(), self._mask)
+
+    def size(self, compiled: Any) -> int | None:
+        return None
+
+
+class _GLRMaskSession:
+    def __init__(self, state: Any, mask: np.ndarray) -> None:
+        self._mask = mask
+        self._state = state
+        self.advance = state.commit_token
+        self.can_end = state.is_accepting
+
+    def mask(self) -> object:
+        return self._state.fill_mask(self._mask)
+
+
 def installed_engines(vocabulary: Vocabulary, encoding: Any) -> list[Engine]:
     """Ours first, then every peer that can be imported."""
     end_token = vocabulary.end_tokens[0]
@@ -174,6 +212,8 @@ def installed_engines(vocabulary: Vocabulary, encoding: Any) -> list[Engine]:
         engines.append(LLGuidance(encoding, end_token))
     if _installed("xgrammar"):
         engines.append(XGrammar(vocabulary.tokens, end_token))
+    if _installed("glrmask"):
+        engines.append(GLRMask(vocabulary.tokens))
     return engines
 
 
