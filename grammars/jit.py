@@ -53,6 +53,16 @@ def _without_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return value
 
 
+@intrinsic
+def pointer(_: Any, address: Any) -> Any:
+    """A number as the address that it is."""
+
+    def as_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.voidptr(address), as_pointer
+
+
 @inlined
 def mixed(code: Any, item: Any) -> Any:
     """A hash with one more number of 32 bits in it."""

@@ -32,7 +32,7 @@ CACHED_BYTES: Final = 20 << 20
 PLACE_BYTES: Final = 160
 """That a place takes, but for the bits of its classes."""
 
-CACHED_RULES: Final = 1 << 14
+CACHED_ACTIONS: Final = 1 << 14
 """Pairs of a state and a class whose action is known, per table: few, as they are cleared at once."""
 
 CACHED_SPANS: Final = 1 << 14
@@ -50,8 +50,14 @@ _SITE: Final = _FRAME ^ _COUNT
 TARGET, EFFECT, HEIGHT, GUARD, OTHERWISE = range(5)
 """The columns of `Reader.rules`."""
 
-_RULE: Final = Struct("5i")
+_ACTION: Final = Struct("5i")
 """A row of them: all of it is read in the time of two single numbers."""
+
+Action: TypeAlias = tuple[int, ...]
+"""A row of `Reader.rules`."""
+
+REFUSED: Final[Action] = (-1, -1, 0, -1, -1)
+"""What stands for no action: its guard never holds."""
 
 Mask: TypeAlias = NDArray[np.uint32]
 
@@ -120,8 +126,8 @@ class Reader:
         self._push_sites = table.push_sites.data
         self._ending, self._returns = table.ending.data, self.returns.data
         self._accepting = table.accepting.data
-        # Action by state and class, -1 for none.
-        self.rule_of: dict[int, int] = {}
+        # By state and class.
+        self.action_of: dict[int, Action] = {}
         # By place without its count (a state and the room on top of it): the known spans of counts in which
         # all is the same, as a least count and the one after the greatest in turns.
         self.spans: dict[int, list[int]] = {}
@@ -132,6 +138,8 @@ class Reader:
         # An ordered dictionary of some thousand places takes a quarter of a millisecond when it grows.
         self.order: deque[int] = deque()
         self.numbers = numbers(1)
+        # For compiled loops, which find out where the arrays above lie.
+        self.whereabouts: NDArray[np.int64] | None = None
         self.masks: OrderedDict[bytes, Mask] = OrderedDict()
 
     def can_end(self, state: int, stack: int) -> bool:
@@ -150,24 +158,27 @@ class Reader:
         """Where one token leads, None if it is refused."""
         state, count, stack, _ = place
         unit = self._class_of_token[token]
-        guards = self._guards
         while True:
-            rule = self._rule(state, unit)
-            while rule >= 0:
-                target, effect, height, guard, rule = _RULE.unpack_from(self._rules, rule * _RULE.size)
-                if not guard or guards[guard, 0] <= count <= guards[guard, 1]:
+            action = self.action_of.get(state << 32 | unit) or self._find(state, unit)
+            target, effect, height, guard, otherwise = action
+            while guard:
+                if guard > 0 and self._guards[guard, 0] <= count <= self._guards[guard, 1]:
                     break
-            else:
-                return None
+                if otherwise < 0:
+                    return None
+                target, effect, height, guard, otherwise = _ACTION.unpack_from(
+                    self._rules, otherwise * _ACTION.size
+                )
             if effect >= 0:
                 if height and depth_of(stack) + height > self.depth_limit:
                     return None
                 if guard:
-                    count += guards[guard, 2]
-                for at in range(self._push_length[effect]):
-                    site = self._push_sites[effect, at]
-                    stack = stack << FRAME_BITS | (site + 1) << COUNT_BITS | count
-                    count = self._push_count[effect, at]
+                    count += self._guards[guard, 2]
+                if effect:
+                    for at in range(self._push_length[effect]):
+                        site = self._push_sites[effect, at]
+                        stack = stack << FRAME_BITS | (site + 1) << COUNT_BITS | count
+                        count = self._push_count[effect, at]
                 return target, count, stack, False
             if not stack:
                 return None
@@ -213,13 +224,17 @@ class Reader:
         while True:
             if seen == len(spans):
                 spans.append((0, ENDLESS))
-            rule = self._rule(state, unit) if state >= 0 else -1
-            while rule >= 0:
-                target, effect, height, guard, rule = _RULE.unpack_from(self._rules, rule * _RULE.size)
+            target, effect, height, guard, otherwise = self._find(state, unit) if state >= 0 else REFUSED
+            while guard >= 0:
                 low, high = guards[guard, 0], guards[guard, 1]
                 spans[seen] = narrowed(spans[seen], count, low, high)
                 if low <= count <= high:
                     break
+                if otherwise < 0:
+                    return False
+                target, effect, height, guard, otherwise = _ACTION.unpack_from(
+                    self._rules, otherwise * _ACTION.size
+                )
             else:
                 return False
             if effect >= 0:
@@ -237,20 +252,18 @@ class Reader:
         at = bisect_right(edges, count)
         return place | edges[at - 1] if at & 1 else -1
 
-    def _rule(self, state: int, unit: int) -> int:
-        """The action of a state and a class, -1 if the class does not survive."""
-        key = state << 32 | unit
-        rule = self.rule_of.get(key)
-        if rule is None:
-            row, word, bit = self._row_of_state[state], unit >> 5, 1 << (unit & 31)
-            bits, rule = self._survives[row, word], -1
-            if bits & bit:
-                before = self._rank[row, word] + (bits & (bit - 1)).bit_count()
-                rule = self._action[self._first_entry[state] + before]
-            if len(self.rule_of) >= CACHED_RULES:
-                self.rule_of.clear()
-            self.rule_of[key] = rule
-        return rule
+    def _find(self, state: int, unit: int) -> Action:
+        """The action of a state and a class."""
+        row, word, bit = self._row_of_state[state], unit >> 5, 1 << (unit & 31)
+        bits, action = self._survives[row, word], REFUSED
+        if bits & bit:
+            before = self._rank[row, word] + (bits & (bit - 1)).bit_count()
+            number = self._action[self._first_entry[state] + before]
+            action = _ACTION.unpack_from(self._rules, number * _ACTION.size)
+        if len(self.action_of) >= CACHED_ACTIONS:
+            self.action_of.clear()
+        self.action_of[state << 32 | unit] = action
+        return action
 
     def _learn(self, place: int, state: int, count: int, stack: int) -> bytes:
         """Find the classes of a place, remembered for all that look alike as far as was seen."""
@@ -287,11 +300,12 @@ class Reader:
 
     def _make(self, bits: bytes) -> Mask:
         """The mask of these classes."""
-        room = min(CACHED_MASKS, max(FEWEST_MASKS, SHARED_MASKS // (len(_readers) or 1)))
-        # Two go for one that comes, until there are no more than the room, which other tables may have taken.
-        for _ in range(2):
-            if len(self.masks) >= room:
-                self.masks.popitem(last=False)
+        if len(self.masks) >= FEWEST_MASKS:
+            room = min(CACHED_MASKS, max(FEWEST_MASKS, SHARED_MASKS // (len(_readers) or 1)))
+            # Two go for one that comes, until there is room: other tables may have taken some.
+            for _ in range(2):
+                if len(self.masks) >= room:
+                    self.masks.popitem(last=False)
         classes = np.frombuffer(bits, np.uint32)
         mask, changes = accelerate.best(tokens_of)(self, classes, *self.near)
         mask.setflags(write=False)

@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from sortition.grammars import reader
+from sortition.grammars.jit import inlined, pointer
 from sortition.grammars.machine import ENDLESS
 from sortition.grammars.reader import (
     COUNT_BITS,
@@ -111,29 +112,85 @@ def _said(
     return np.int64(action[np.uint64(first_entry[state] + rank[row, word] + np.int64(_ones(below)))])
 
 
+def _whereabouts(read: Reader) -> NDArray[np.int64]:
+    """Where the arrays of a reader lie: int64 [arrays, 3], each with its address, rows and columns.
+
+    Numba looks at every array that it is given, for a third of a microsecond each: in all more than what the
+    loops take, which are given this one instead. The reader holds the arrays for as long as it does this.
+    """
+    if read.whereabouts is None:
+        places = []
+        for name, kind in _ARRAYS.items():
+            array = getattr(read, name)
+            if array.dtype != kind or not array.flags.c_contiguous:
+                raise TypeError(f"{name} is {array.dtype}, not {np.dtype(kind)} in rows one after the other")
+            columns = array.shape[1] if array.ndim == 2 else 1
+            places.append((array.__array_interface__["data"][0], len(array), columns))
+        read.whereabouts = np.array(places, np.int64)
+    return read.whereabouts
+
+
+_ARRAYS: Final[dict[str, type]] = {
+    **dict.fromkeys(("conditional_start", "conditional", "row_of_state", "first_entry", "action"), np.int32),
+    **dict.fromkeys(("class_start", "rank", "rules", "guards", "returns"), np.int32),
+    **dict.fromkeys(("class_word", "class_bits", "eligible", "survives", "certain"), np.uint32),
+}
+"""The arrays that loops read, by their names in `Reader`."""
+
+_CONDITIONAL_START, _CONDITIONAL, _ROW_OF_STATE, _FIRST_ENTRY, _ACTION = range(5)
+_CLASS_START, _RANK, _RULES, _GUARDS, _RETURNS = range(5, 10)
+_CLASS_WORD, _CLASS_BITS, _ELIGIBLE, _SURVIVES, _CERTAIN = range(10, 15)
+
+
+@inlined
+def _numbers(where: Any, array: int) -> Any:
+    """An array of signed numbers."""
+    return numba.carray(pointer(where[array, 0]), where[array, 1], np.int32)
+
+
+@inlined
+def _rows(where: Any, array: int) -> Any:
+    """A table of signed numbers."""
+    return numba.carray(pointer(where[array, 0]), (where[array, 1], where[array, 2]), np.int32)
+
+
+@inlined
+def _words(where: Any, array: int) -> Any:
+    """An array of bits."""
+    return numba.carray(pointer(where[array, 0]), where[array, 1], np.uint32)
+
+
+@inlined
+def _bits(where: Any, array: int) -> Any:
+    """Rows of bits."""
+    return numba.carray(pointer(where[array, 0]), (where[array, 1], where[array, 2]), np.uint32)
+
+
 @numba.njit(cache=True, nogil=True)
 def _survivors(
-    conditional_start: Any,
-    conditional: Any,
-    row_of_state: Any,
-    survives: Any,
-    certain: Any,
-    rank: Any,
-    first_entry: Any,
-    action: Any,
-    rules: Any,
-    guards: Any,
-    returns: Any,
+    where: Any,
     depth_limit: int,
-    words: int,
     state: Any,
     count: Any,
     stack: Any,
+    bits: Any,
+    wanted_spans: Any,
 ) -> Any:
-    """Apply every conditional class, as `Reader.admits` does. The stack has its top first."""
-    bits = certain[row_of_state[state], :words].copy()
+    """Apply every conditional class, as `Reader.admits` does, and say how many frames had to be seen.
+
+    The stack has its top first. The bits are filled in, and the spans if there is room for any.
+    """
+    row_of_state, first_entry, action = (
+        _numbers(where, _ROW_OF_STATE),
+        _numbers(where, _FIRST_ENTRY),
+        _numbers(where, _ACTION),
+    )
+    survives, rank, rules = _bits(where, _SURVIVES), _rows(where, _RANK), _rows(where, _RULES)
+    guards, returns = _rows(where, _GUARDS), _rows(where, _RETURNS)
+    conditional_start, conditional = _numbers(where, _CONDITIONAL_START), _numbers(where, _CONDITIONAL)
+    bits[:] = _bits(where, _CERTAIN)[row_of_state[state], : len(bits)]
     most, depth = 0, len(stack)
-    spans = np.empty((depth + 2, 2), np.int64)
+    spans = wanted_spans if len(wanted_spans) else np.empty((depth + 2, 2), np.int64)
     spans[:, 0], spans[:, 1] = 0, ENDLESS
     # What became of the classes that began with an action: many share one.
     known, survived = np.zeros((2, (len(rules) + 31) // 32), np.uint32)
@@ -172,46 +229,33 @@ def _survivors(
             most = max(most, seen)
         if survived[place] & bit:
             bits[np.uint64(unit >> 5)] |= np.uint32(1) << np.uint32(unit & 31)
-    return bits, spans[: most + 1]
+    return most
+
+
+_NOTHING: Final = np.empty(0, np.int64)
+_NO_SPANS: Final = np.empty((0, 2), np.int64)
 
 
 def survivors(read: Reader, state: int, count: int, stack: int) -> tuple[Mask, list[Span]]:
     """`reader.survivors`."""
     if read.conditional_start[state] == read.conditional_start[state + 1]:
         return read.certain[read.row_of_state[state], : read.words], [(0, ENDLESS)]
-    bits, spans = _survivors(
-        read.conditional_start,
-        read.conditional,
-        read.row_of_state,
-        read.survives,
-        read.certain,
-        read.rank,
-        read.first_entry,
-        read.action,
-        read.rules,
-        read.guards,
-        read.returns,
-        read.depth_limit,
-        read.words,
-        state,
-        count,
-        np.frombuffer(stack.to_bytes(depth_of(stack) * (FRAME_BITS // 8), "little"), np.int64),
+    depth = depth_of(stack)
+    frames = (
+        np.frombuffer(stack.to_bytes(depth * (FRAME_BITS // 8), "little"), np.int64) if depth else _NOTHING
     )
-    return bits, spans.tolist()
+    bits = np.empty(read.words, np.uint32)
+    # Where nothing counts, all counts are alike.
+    spans = np.empty((depth + 2, 2), np.int64) if read.counts else _NO_SPANS
+    most = _survivors(_whereabouts(read), read.depth_limit, state, count, frames, bits, spans)
+    return bits, spans[: most + 1].tolist() if read.counts else [(0, ENDLESS)] * (most + 1)
 
 
 @numba.njit(cache=True, nogil=True)
-def _tokens_of(
-    bits: Any,
-    near_bits: Any,
-    near: Any,
-    classes: int,
-    class_start: Any,
-    class_word: Any,
-    class_bits: Any,
-    eligible: Any,
-) -> Any:
-    """`reader.tokens_of`."""
+def _tokens_of(where: Any, bits: Any, near_bits: Any, near: Any, classes: int, mask: Any) -> Any:
+    """`reader.tokens_of`, which fills the mask in."""
+    class_start, class_word = _numbers(where, _CLASS_START), _words(where, _CLASS_WORD)
+    class_bits = _words(where, _CLASS_BITS)
     wanted = differing = np.int64(0)
     for number in range(np.uint64(1), np.uint64(classes)):
         size = np.int64(class_start[number + np.uint64(1)] - class_start[number])
@@ -220,11 +264,14 @@ def _tokens_of(
         differing += size * np.int64((bits[at] ^ near_bits[at]) >> bit & np.uint32(1))
     others = class_start[classes] - class_start[1] - wanted
     if differing < min(wanted, others):
-        changed, mask = bits ^ near_bits, near.copy()
+        changed = bits ^ near_bits
+        mask[:] = near
     elif others < wanted:
-        changed, mask = ~bits, eligible.copy()
+        changed = ~bits
+        mask[:] = _words(where, _ELIGIBLE)
     else:
-        changed, mask = bits.copy(), np.zeros_like(eligible)
+        changed = bits.copy()
+        mask[:] = 0
     # Class 0 is in no mask, and nor are classes of remainders alone.
     changed[0] &= ~np.uint32(1)
     changed[-1] &= np.uint32(_ALL >> np.uint32(-classes & 31))
@@ -235,22 +282,13 @@ def _tokens_of(
             for place in range(np.uint64(class_start[unit]), np.uint64(class_start[unit + np.uint64(1)])):
                 mask[class_word[place]] ^= class_bits[place]
             left &= left - np.uint32(1)
-    return mask, min(wanted, others, differing)
+    return min(wanted, others, differing)
 
 
 def tokens_of(read: Reader, bits: Mask, near_bits: Mask, near: Mask) -> tuple[Mask, int]:
     """`reader.tokens_of`."""
-    found: tuple[Mask, int] = _tokens_of(
-        bits,
-        near_bits,
-        near,
-        read.token_classes,
-        read.class_start,
-        read.class_word,
-        read.class_bits,
-        read.eligible,
-    )
-    return found
+    mask = np.empty(len(near), np.uint32)
+    return mask, _tokens_of(_whereabouts(read), bits, near_bits, near, read.token_classes, mask)
 
 
 REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
@@ -266,37 +304,18 @@ def _read_only(kind: Any, dimensions: int) -> Any:
 
 
 _NARROW = _read_only(types.int32, 1)
-_TABLE = _read_only(types.int32, 2)
-_WORDS = _read_only(types.uint32, 2)
+_WHERE = types.int64[:, ::1]
 _MASK = types.uint32[::1]
 LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _grouped: (_NARROW, types.int64),
     _survivors: (
-        _NARROW,
-        _NARROW,
-        _NARROW,
-        _WORDS,
-        _WORDS,
-        _TABLE,
-        _NARROW,
-        _NARROW,
-        _TABLE,
-        _TABLE,
-        _TABLE,
-        types.int64,
+        _WHERE,
         types.int64,
         types.int64,
         types.int64,
         _read_only(types.int64, 1),
+        _MASK,
+        types.int64[:, ::1],
     ),
-    _tokens_of: (
-        _read_only(types.uint32, 1),
-        _read_only(types.uint32, 1),
-        _read_only(types.uint32, 1),
-        types.int64,
-        _NARROW,
-        _MASK,
-        _MASK,
-        _MASK,
-    ),
+    _tokens_of: (_WHERE, *[_read_only(types.uint32, 1)] * 3, types.int64, _MASK),
 }

@@ -239,7 +239,7 @@ def test_masks_are_read_only_and_wide_enough() -> None:
 def test_the_cache_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "CACHED_MASKS", 3)
     monkeypatch.setattr(reader, "CACHED_BYTES", 800)
-    monkeypatch.setattr(reader, "CACHED_RULES", 5)
+    monkeypatch.setattr(reader, "CACHED_ACTIONS", 5)
     monkeypatch.setattr(reader, "CACHED_SPANS", 2)
     monkeypatch.setattr(reader, "FAR", 2)
     test_a_bit_is_set_where_the_token_is_taken()
