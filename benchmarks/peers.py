@@ -167,7 +167,7 @@ class _XGrammarSession:
 
 
 class GLRMask:
-    """GLRMask with its default strategy, which builds an automaton of masks unless that would be too large."""
+    """GLRMask with its default strategy: it builds an automaton of masks unless that is too large."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         import glrmask
