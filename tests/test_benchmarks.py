@@ -232,6 +232,8 @@ def test_the_newest_peers_come_into_an_environment_of_their_own(
     [
         (["samplers", "--peers", "old"], "--peers is newest or installed, not 'old'"),
         (["samplers", "--output", "nowhere/at/all.json"], "there is no folder"),
+        (["drafting", "--output", "nowhere/at/all.json"], "there is no folder"),
+        (["drafting", "--output", "/proc/report.json"], "cannot write /proc/report.json: "),
         (["samplers", "--plots", __file__], "is no folder"),
         (["masks", "--cases", "no.gz"], "there is no file no.gz"),
         (["masks", "--cases", __file__, "--tokenizer", "no.model"], "there is no file no.model"),

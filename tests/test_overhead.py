@@ -476,7 +476,19 @@ def test_the_command_measures_all_combinations(tmp_path: Path) -> None:
         (["--predict", "--engine", "vllm"], "--predict is for --engine hf"),
         (["--predict", "--hardware", "abacus"], "'abacus' is none of the known devices: NVIDIA L4"),
         (["--predict", "--what-if-dtype", "int4"], "--what-if-dtype is one of 'float32'"),
-        (["--output", "nowhere/at/all.json"], "there is no folder"),
+        (["--predict", "--sampling", "greedy", "--sampling", "top-p"], "--predict is for one way of"),
+        (["--output", "nowhere/at/all.json"], "there is no folder nowhere/at"),
+        (["--output", "/proc/report.json"], "cannot write /proc/report.json: "),
+        (["--hardware", "H100"], "--hardware is for --predict"),
+        (["--price", "2"], "--price is for --predict"),
+        (["--predict", "--structure", "ours"], "--structure is not for --predict"),
+        (["--predict", "--late", "2"], "--late is not for --predict"),
+        (["--late", "2"], "--late is for --engine vllm"),
+        (["--random-weights", "--engine", "vllm"], "--random-weights is for --engine hf"),
+        (["--extra", "{}"], "--extra is for --base-url"),
+        (["--base-url", "http://localhost:1", "--dtype", "float32"], "--dtype is for a model that runs here"),
+        (["--base-url", "http://localhost:1", "--price", "2"], "--price is for --predict"),
+        (["--base-url", "http://localhost:1", *["--context", "8"] * 2], "all prompts have one --context"),
         (["--rounds", "3"], "--rounds is 0, or 6 or more"),
         (["--model", "nowhere"], "there is no folder nowhere"),
     ],
@@ -488,7 +500,7 @@ def test_the_command_refuses_what_it_cannot_do(
 
     from sortition import cli
 
-    model = [] if "--model" in options else ["--model", tiny.model.config.name_or_path]
+    model = [] if {"--model", "--base-url"} & {*options} else ["--model", tiny.model.config.name_or_path]
     result = CliRunner().invoke(cli.app, ["overhead", *model, *options])
     assert result.exit_code == 2
     assert message in result.output

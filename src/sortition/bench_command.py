@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from sortition.given import check_writable
 from sortition.integrations.errors import InputError
 
 UNUSABLE: Final = 2
@@ -86,9 +87,13 @@ def _drafting(
     prompts: Annotated[int, typer.Option(min=1, max=2, help="Texts of each task.")] = 2,
 ) -> None:
     """What drafts save: each drafter, plain generate, transformers' own assisted decoding."""
-    from sortition.benchmarks import drafting
+    with _refusals():
+        # Said before anything has been measured, not after.
+        if output is not None:
+            check_writable(output)
+        from sortition.benchmarks import drafting
 
-    drafting.main(rounds=rounds, prompts=prompts, output=output)
+        drafting.main(rounds=rounds, prompts=prompts, output=output)
 
 
 def _run(
@@ -105,8 +110,8 @@ def _run(
     if peers not in peer_environment.PEERS:
         raise InputError(f"--peers is {' or '.join(peer_environment.PEERS)}, not {peers!r}")
     # Said before anything has been measured, not after.
-    if output is not None and not output.resolve().parent.is_dir():
-        raise InputError(f"there is no folder {output.resolve().parent} for {output.name}")
+    if output is not None:
+        check_writable(output)
     if plots is not None and plots.exists() and not plots.is_dir():
         raise InputError(f"{plots} is no folder")
     err = Console(stderr=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from sortition.given import check_writable, refuse_idle, write_report
 from sortition.grammars.errors import GrammarError
 from sortition.integrations.errors import InputError
 from sortition.server_diagnosis import diagnosed, known
@@ -25,11 +26,18 @@ UNUSABLE: Final = 2
 ENGINES: Final = ("hf", "vllm")
 DTYPES: Final = ("float32", "bfloat16", "float16")
 CLOCKS: Final = ("cpu", "wall")
+OF_MODELS: Final = (
+    *("model", "engine", "batch", "late", "dtype", "threads", "clock", "predict", "random_weights"),
+)
+OF_SERVERS: Final = ("served_model", "prompts", "requests", "concurrency", "extra")
+OF_PREDICTIONS: Final = ("what_if_dtype", "hardware", "price")
+OF_MEASUREMENTS: Final = ("structure", "rounds", "clock", "late")
 INTERRUPTED: Final = 130
 """What shells expect after Ctrl-C."""
 
 
 def overhead(
+    command: typer.Context,
     model: Annotated[Path | None, typer.Option(help="Model folder. By default the embedded SmolLM2.")] = None,
     engine: Annotated[str, typer.Option(help="What runs the model: hf or vllm.")] = "hf",
     schema: Annotated[
@@ -126,9 +134,12 @@ def overhead(
 
     try:
         # What cannot be is said before anything has been loaded and measured.
-        if output is not None and not output.resolve().parent.is_dir():
-            raise InputError(f"there is no folder {output.resolve().parent} for {output.name}")
+        if output is not None:
+            check_writable(output)
+        refuse_idle(command, _idle(base_url is not None, predict, engine))
         if base_url is not None:
+            if len(context or ()) > 1:
+                raise InputError("with --base-url, all prompts have one --context")
             report = diagnosed(
                 base_url,
                 model=served_model,
@@ -154,25 +165,45 @@ def overhead(
                 raise InputError(f"--rounds is 0, or {LEAST} or more, not {rounds}")
             if predict and engine != "hf":
                 raise InputError("--predict is for --engine hf")
+            if predict and len(sampling or ()) > 1:
+                raise InputError("--predict is for one way of --sampling")
             priced = None if hardware is None else device(hardware)
             running = _engine(engine, model, dtype, threads, loads, random_weights)
             if predict:
                 report = _predicted(running, loads, what_if_dtype or [], priced, price, quiet)
             else:
                 report = _measured(running, loads, _clock(clock, running, threads), rounds, quiet)
+        if output is not None:
+            write_report(output, json.dumps(report, indent=2) + "\n")
     except (InputError, GrammarError) as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt:
         typer.echo("interrupted before anything was measured", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    if output is not None:
-        output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if report.get("interrupted"):
         raise typer.Exit(INTERRUPTED)
     tried = report.get("loads", [])
     if tried and all("error" in each for each in tried):
         raise typer.Exit(UNUSABLE)
+
+
+def _idle(server: bool, predict: bool, engine: str) -> dict[str, str]:
+    """The options that do nothing here, and where each does something."""
+    nothing: dict[str, str] = {}
+    if server:
+        nothing |= dict.fromkeys(OF_MODELS, "for a model that runs here, not for --base-url")
+    else:
+        nothing |= dict.fromkeys(OF_SERVERS, "for --base-url")
+        if engine == "vllm":
+            nothing["random_weights"] = "for --engine hf"
+        else:
+            nothing["late"] = "for --engine vllm"
+    if server or not predict:
+        nothing |= dict.fromkeys(OF_PREDICTIONS, "for --predict")
+    else:
+        nothing |= dict.fromkeys(OF_MEASUREMENTS, "not for --predict")
+    return nothing
 
 
 def _measured(engine: Engine, loads: list[Load], clock: Clock, rounds: int, quiet: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.core import TyperCommand
 
 from sortition import probe_inputs
+from sortition.given import check_writable, refuse_idle
 from sortition.integrations.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class ProbeCommand(TyperCommand):
 
 
 def probe(
+    command: typer.Context,
     model: Annotated[Path | None, typer.Option(help="Model folder. By default the embedded SmolLM2.")] = None,
     sampler: Annotated[
         bool, typer.Option("--sampler", help="Probe Sortition's own sampler and grammar, without a model.")
@@ -120,8 +122,9 @@ def probe(
         from sortition.benchmarks.probe.study import study
 
         for path in filter(None, (output, page, junit, repro)):
-            probe_inputs.check_writable(path)
+            check_writable(path)
         kind = probe_inputs.kind_of_target(sampler, base_url, engine, model)
+        refuse_idle(command, probe_inputs.idle(kind, bool(condition)))
         texts = probe_inputs.texts(prompts)
         requirement, parser, right = probe_inputs.answers(require, answer, expected, len(texts))
         conditions = probe_inputs.conditions(condition, batch_size, pairs, kind)

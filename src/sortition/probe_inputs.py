@@ -55,6 +55,22 @@ def kind_of_target(sampler: bool, base_url: str | None, engine: str, folder: Pat
     return "vllm" if engine == "vllm" else "hf"
 
 
+def idle(kind: Kind, conditions_named: bool) -> dict[str, str]:
+    """The options that do nothing for a kind of target or beside named conditions, and what each is for."""
+    nothing: dict[str, str] = {}
+    if kind != "server":
+        nothing["served_model"] = "for --base-url"
+    if kind != "hf":
+        nothing["attention"] = "for a model of transformers in this process"
+    if kind in ("server", "sampler"):
+        nothing["dtype"] = "for a model that is loaded here"
+    if kind == "sampler":
+        nothing["prompts"] = "for models: the sampler has logits of its own"
+    if conditions_named:
+        nothing |= dict.fromkeys(("batch_size", "pairs"), "for the plan, not beside --condition")
+    return nothing
+
+
 def texts(file: Path | None) -> list[str]:
     """The prompts: the lines of a file, or our own."""
     return list(PROMPTS) if file is None else _lines(file)
@@ -208,21 +224,6 @@ def _lines(file: Path) -> list[str]:
     if not found:
         raise InputError(f"{file} has no lines with text")
     return found
-
-
-def check_writable(path: Path) -> None:
-    """Raises InputError, before all the work, if a file could not be written after it."""
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
-    new = not path.exists()
-    try:
-        path.open("a").close()
-        if new:
-            path.unlink()
-    except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror}") from None
 
 
 def kept_beside(output: Path | None) -> Path | None:
