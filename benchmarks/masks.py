@@ -118,7 +118,7 @@ def _run(engine: Engine, schema: Any, instances: Sequence[tuple[list[int], bool]
         outcome.wrongly_accepted += accepted and not valid
         outcome.wrongly_refused += valid and not accepted
     after = heap.held()
-    if before is not None and after is not None:
+    if engine.on_heap and before is not None and after is not None:
         outcome.heap = max(0, after - before)
     outcome.table = engine.size(compiled)
     return outcome

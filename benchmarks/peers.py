@@ -31,9 +31,15 @@ class Session(Protocol):
 
 
 class Engine(Protocol):
-    """An engine with one vocabulary; `compile` raises where it refuses a schema."""
+    """An engine with one vocabulary; `compile` raises where it refuses a schema.
+
+    Attributes:
+        name: and version.
+        on_heap: whether what it keeps is got from malloc, so that it can be measured.
+    """
 
     name: str
+    on_heap: bool
 
     def compile(self, schema: object) -> Any:
         """A compiled schema."""
@@ -53,7 +59,7 @@ class Sortition:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         accelerate.LOOPS.load()
-        self.name = "sortition"
+        self.name, self.on_heap = "sortition", True
         self._vocabulary = vocabulary
 
     def compile(self, schema: object) -> Any:
@@ -87,7 +93,7 @@ class LLGuidance:
         import llguidance
         import llguidance.tiktoken
 
-        self.name = f"llguidance {version('llguidance')}"
+        self.name, self.on_heap = f"llguidance {version('llguidance')}", True
         self._module = llguidance
         self._tokenizer = llguidance.tiktoken.lltokenizer_from_encoding(encoding, eos_token=end_token)
         self._mask = np.zeros((self._tokenizer.vocab_size + 31) // 32, dtype=np.int32)
@@ -130,7 +136,7 @@ class XGrammar:
     def __init__(self, tokens: Sequence[bytes], end_token: int) -> None:
         import xgrammar
 
-        self.name = f"xgrammar {version('xgrammar')}"
+        self.name, self.on_heap = f"xgrammar {version('xgrammar')}", True
         self._module = xgrammar
         self._end_token = end_token
         info = xgrammar.TokenizerInfo(
@@ -172,7 +178,8 @@ class GLRMask:
     def __init__(self, tokens: Sequence[bytes]) -> None:
         import glrmask
 
-        self.name = f"glrmask {version('glrmask')}"
+        # It has an allocator of its own.
+        self.name, self.on_heap = f"glrmask {version('glrmask')}", False
         self._grammar = glrmask.Grammar
         # A token without bytes is none, as the end token.
         self._vocabulary = glrmask.Vocab.from_id_to_bytes(
@@ -190,7 +197,7 @@ class GLRMask:
         return _GLRMaskSession(compiled.start(), self._mask)
 
     def size(self, compiled: Any) -> int | None:
-        return None
+        return len(compiled.save())
 
 
 class _GLRMaskSession:

@@ -63,7 +63,7 @@ def _masks(
     plots: Plots = None,
     peers: Peers = "newest",
 ) -> None:
-    """What schemas cost and whether verdicts are right, by keyword, too: ours, llguidance, xgrammar."""
+    """What schemas cost, and whether verdicts are right: ours, llguidance, xgrammar, GLRMask."""
     with _refusals():
         from sortition.benchmarks import masks
 
