@@ -24,6 +24,7 @@ from rich.progress import (
 )
 
 from sortition.grammars.json_schema import json_schema
+from sortition.grammars.schema_contents import SCHEMAS, checked_keys
 from sortition.grammars.schema_keywords import ignored
 from sortition.integrations.documents import Document, is_folder, read_documents, read_text
 from sortition.integrations.errors import InputError
@@ -227,19 +228,27 @@ def read_schema(schema: Any) -> Any:
 
     Raises:
         InputError: it is none of these.
+        GrammarError: it holds what is no JSON value, at a place that the message names.
     """
-    if hasattr(schema, "model_json_schema"):
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         return schema.model_json_schema()
-    where = "the schema"
+    where, hint = "the schema", ""
     if isinstance(schema, Path):
         where, schema = str(schema), read_text(schema)
+    elif isinstance(schema, str):
+        hint = "; a text is the schema itself, and a file is given as a Path"
+    elif schema is not None and not isinstance(schema, dict | list | bool | int | float):
+        raise InputError(f"a {type(schema).__name__} is not a JSON Schema: {SCHEMAS}")
+    else:
+        # Writing it as JSON would turn keys that are no strings into strings.
+        checked_keys(schema)
     try:
         value = parse_json(schema if isinstance(schema, str) else json.dumps(schema))
     except json.JSONDecodeError as problem:
         place = f"line {problem.lineno}, column {problem.colno}"
-        raise InputError(f"{where} is not JSON: {problem.msg} ({place})") from None
+        raise InputError(f"{where} is not JSON: {problem.msg} ({place}){hint}") from None
     except (TypeError, ValueError) as problem:
-        raise InputError(f"{where} is not JSON: {problem}") from None
+        raise InputError(f"{where} is not JSON: {problem}{hint}") from None
     if not isinstance(value, dict | bool):
         raise InputError(f"{where} has to be an object, true or false")
     return value

@@ -67,7 +67,7 @@ def request(
             parameter out of its bounds.
         TypeError: a schema that is not JSON.
     """
-    if hasattr(json_schema, "model_json_schema"):
+    if isinstance(json_schema, type) and hasattr(json_schema, "model_json_schema"):
         json_schema = json_schema.model_json_schema()
     grammars = {
         "json_schema": json_schema,

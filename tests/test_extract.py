@@ -274,7 +274,15 @@ def test_formats_can_be_ignored(monkeypatch: pytest.MonkeyPatch, constrained: bo
         ({"schema": "{"}, InputError, r"the schema is not JSON: .* \(line 1, column 2\)"),
         ({"schema": [1]}, InputError, "has to be an object, true or false"),
         ({"schema": {"type": "text"}}, ValueError, "type"),
-        ({"schema": {1, 2}}, InputError, "the schema is not JSON"),
+        (
+            {"schema": {1, 2}},
+            InputError,
+            "a set is not a JSON Schema: give a dict, JSON text or a pydantic class",
+        ),
+        ({"schema": list[int]}, InputError, r"pydantic\.TypeAdapter"),
+        ({"schema": "invoice.json"}, InputError, "the schema itself, and a file is given as a Path"),
+        ({"schema": {"type": "object", 1: 2}}, GrammarError, "the keys of a schema are strings"),
+        ({"schema": {"enum": [object()]}}, GrammarError, "'enum': a object is not a JSON value"),
         ({"schema": {"$ref": "https://example.org/x.json"}}, GrammarError, "ref"),
         ({"formats": "check"}, GrammarError, "formats must be 'assert' or 'annotate', not 'check'"),
         (

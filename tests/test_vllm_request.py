@@ -361,6 +361,8 @@ def test_request_takes_every_parameter() -> None:
         request(regex="a", whitespace="any")
     with pytest.raises(TypeError):
         request(json_schema={"const": {1}})
+    with pytest.raises(TypeError, match="Model is not JSON"):
+        request(json_schema=Model())
 
 
 def test_reading_a_request_imports_nothing_heavy() -> None:
