@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sortition.integrations.hf_reader import Reader
-from sortition.sampling.sampler import Sampler, State
+from sortition.sampling.sampler import Sampler
+from sortition.sampling.state import State
 from sortition.sampling.verification import Method
 from sortition.sampling.verify import drafting
 

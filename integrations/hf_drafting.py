@@ -43,7 +43,8 @@ from sortition.integrations.hf_generated import Generated, Record
 from sortition.integrations.hf_grammar_drafter import GrammarDrafter
 from sortition.integrations.hf_reader import Reader
 from sortition.integrations.hf_sampling import SamplingLogitsProcessor, check_drawn
-from sortition.sampling.sampler import Sampler, State
+from sortition.sampling.sampler import Sampler
+from sortition.sampling.state import State
 from sortition.sampling.verification import Method
 from sortition.sampling.verify import verify
 

@@ -14,7 +14,7 @@ from sortition.grammars.reader import Mask
 from sortition.grammars.table import Table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.hf_drafters import Drafts, Text
-from sortition.sampling.sampler import State
+from sortition.sampling.state import State
 
 LONGEST_SPAN: Final = 256
 """Bytes that are followed at most: a grammar may force the same one for ever."""

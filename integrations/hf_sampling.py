@@ -8,7 +8,6 @@ processor are drawn with the same noise as what the model says to them, and most
 
 from __future__ import annotations
 
-import operator
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,7 +42,9 @@ from sortition.sampling.rules import (
     TopP,
     Typical,
 )
-from sortition.sampling.sampler import Sampler, State
+from sortition.sampling.sampler import Sampler
+from sortition.sampling.seeds import checked_seed
+from sortition.sampling.state import State
 
 Seed: TypeAlias = int | Sequence[int] | None
 
@@ -306,9 +307,4 @@ def check_drawn(tokens: Tensor, rows: Tensor) -> None:
 
 def _plus(seed: int, index: int) -> int:
     """The seed that many further on, around the end of 64 bits."""
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise TypeError(f"a seed is a whole number, not {seed!r}")
-    seed = operator.index(seed)
-    if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"a seed is an integer of 64 bits, not {seed}")
-    return (seed + index) % 2**64
+    return (checked_seed(seed) + index) % 2**64

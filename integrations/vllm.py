@@ -34,13 +34,13 @@ from sortition.integrations.vllm_draw import (
     Seeds,
     Wish,
     parameters_of,
-    signed,
     within,
 )
 from sortition.integrations.vllm_host import HostSlots
 from sortition.integrations.vllm_request import Asked, RequestError, check, read
 from sortition.integrations.vllm_runner import Runner
 from sortition.integrations.vllm_slots import Admission, Slots
+from sortition.sampling.seeds import signed
 
 MOST_STOPS: Final = 256
 """Stop tokens of one request: every row of the batch is compared with as many."""

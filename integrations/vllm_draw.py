@@ -160,11 +160,6 @@ def within(parameters: Parameters, width: int, end_tokens: tuple[int, ...]) -> P
     )
 
 
-def signed(seed: int) -> int:
-    """The lowest 64 bits of a seed, as a number with a sign."""
-    return (seed + 2**63) % 2**64 - 2**63
-
-
 class Seeds:
     """Seeds for requests that bring none: by the order of their admission, which all ranks share.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from sortition.sampling import reference
 from sortition.sampling.columns import Columns
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
 from sortition.sampling.parameters import FILTERS, Parameters
+from sortition.sampling.whole_numbers import whole
 
 Policy: TypeAlias = Literal["flag", "raise", "mend"] | int
 """What becomes of a row that cannot be drawn from as it is: see `Sampler`."""
@@ -24,6 +25,23 @@ SAYS: Final = {
     NAN: "the logit of a token that may be drawn is NaN",
     INFINITE: "the logit of a token that may be drawn is +inf",
 }
+
+
+def policy_of(name: str, value: Any) -> Policy:
+    """The policy that a caller gives by this name.
+
+    Raises:
+        ValueError: there is no such policy.
+        TypeError: a token that is not whole.
+    """
+    if isinstance(value, str):
+        if value not in ("flag", "raise", "mend"):
+            raise ValueError(f"{name} is 'flag', 'raise', 'mend' or a token, not {value!r}")
+        return cast(Policy, value)
+    token = whole(name, value)
+    if token < 0:
+        raise ValueError(f"{name} is 'flag', 'raise', 'mend' or a token, not {value!r}")
+    return token
 
 
 def settled(

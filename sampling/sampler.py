@@ -6,11 +6,9 @@ depends on nothing else: not on other rows, the batch's size, or the row's place
 
 from __future__ import annotations
 
-import operator
-import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 import torch
@@ -21,16 +19,18 @@ from sortition.grammars.table import Table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.sampling import cpu, reference
 from sortition.sampling.columns import Columns
-from sortition.sampling.constraint import FREE, Constraint, Position
+from sortition.sampling.constraint import FREE, Constraint
 from sortition.sampling.device_state import DeviceState
 from sortition.sampling.draw import EMPTY, INFINITE, NAN, Backend, Draw, Request
-from sortition.sampling.history import Room, grown
+from sortition.sampling.history import grown
 from sortition.sampling.host_constraint import constraint_on
 from sortition.sampling.named_device import named_device
 from sortition.sampling.numerics import WIDEST
 from sortition.sampling.parameters import Parameters, Ties
-from sortition.sampling.policies import Policy, check_width, last_of_text, settled
+from sortition.sampling.policies import Policy, check_width, last_of_text, policy_of, settled
 from sortition.sampling.rules import Constrain, Rule
+from sortition.sampling.state import POSITIONS, SomeState, State, first_state
+from sortition.sampling.whole_numbers import whole, whole_ids
 
 if TYPE_CHECKING:
     # It needs Triton, which is not everywhere.
@@ -41,49 +41,6 @@ BACKENDS: Final[dict[str, Backend]] = {"cpu": cpu.draw_rows, "reference": refere
 
 KERNELS: Final = "triton"
 """The backend that draws on a device, with the same bits."""
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """What a batch's next draws depend on beside logits and parameters. A value: rows may be picked at will.
-
-    Attributes:
-        seeds: int64 [rows].
-        positions: int64 [rows], tokens generated so far.
-        prompt: int64 [rows, n], ids of the prompts; negative ones are padding.
-        output: int64 [rows, m], ids generated so far, as far as any parameter looks at them.
-        grammar: where rows are in their grammars, None without any.
-        room: where the output may grow, None for nowhere yet.
-    """
-
-    seeds: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    prompt: NDArray[np.int64]
-    output: NDArray[np.int64]
-    grammar: Position | None = None
-    room: Room[NDArray[np.int64]] | None = None
-
-    def __len__(self) -> int:
-        return len(self.seeds)
-
-    def rows(self, index: Sequence[int] | NDArray[np.int64]) -> State:
-        """These rows, in this order. Rules with a value for each row go by the new order of rows."""
-        at = np.asarray(index)
-        if at.ndim != 1:
-            raise ValueError(f"rows are picked by a list of their numbers, not by {index!r}")
-        if at.dtype.kind not in "iu" and at.size:
-            raise TypeError(f"rows are picked by their numbers, not by {at.dtype}")
-        at = at.astype(np.int64)
-        grammar = self.grammar
-        if grammar is not None:
-            grammar = grammar.rows(torch.from_numpy(at).to(grammar.state.device))
-        return State(self.seeds[at], self.positions[at], self.prompt[at], self.output[at], grammar)
-
-
-SomeState = TypeVar("SomeState", State, DeviceState)
-
-POSITIONS: Final = 2**32
-"""What a position is below: noise takes it as 32 bits."""
 
 
 class Sampler:
@@ -158,18 +115,18 @@ class Sampler:
             ends = vocabulary.end_tokens
         elif self._tables:
             ends = self._tables[0].end_tokens.tolist()
-        self._end_tokens = tuple(sorted({_whole("an end token", each) for each in ends}))
+        self._end_tokens = tuple(sorted({whole("an end token", each) for each in ends}))
         if self._end_tokens and self._end_tokens[0] < 0:
             raise ValueError(f"an end token is an id, not {self._end_tokens[0]}")
         if "min_tokens" in stages and not self._end_tokens:
             raise ValueError("min_tokens rules out end tokens, and no vocabulary says which they are")
         self._constraints: dict[torch.device, Constraint] = {}
         self._policies = {
-            EMPTY: _policy("on_empty", on_empty),
-            NAN: _policy("on_nan", on_nan),
-            INFINITE: _policy("on_infinite", on_infinite),
+            EMPTY: policy_of("on_empty", on_empty),
+            NAN: policy_of("on_nan", on_nan),
+            INFINITE: policy_of("on_infinite", on_infinite),
         }
-        if _whole("top", top) < 0:
+        if whole("top", top) < 0:
             raise ValueError(f"top is 0 or more, not {top}")
         self._report: dict[str, Any] = {"top": top, "entropy": entropy, "raw": raw}
         if backend not in (None, KERNELS, *BACKENDS):
@@ -225,24 +182,9 @@ class Sampler:
             ValueError: seeds or prompts of another number of rows, or there is no such device.
             TypeError: a seed or an id that is not whole.
         """
-        if _whole("rows", rows) < 0:
+        if whole("rows", rows) < 0:
             raise ValueError(f"rows is 0 or more, not {rows}")
-        if seed is None:
-            seeds = [secrets.randbits(63) for _ in range(rows)]
-        elif isinstance(seed, Iterable):
-            seeds = [_seed(each) for each in seed]
-        else:
-            seeds = [_seed(seed) + row for row in range(rows)]
-        prompt = padded([[]] * rows if prompts is None else prompts)
-        for name, count in (("seeds", len(seeds)), ("prompts", len(prompt))):
-            if count != rows:
-                raise ValueError(f"{count} {name} for {rows} rows")
-        state = State(
-            seeds=np.array([_signed(each) for each in seeds], np.int64),
-            positions=np.zeros(rows, np.int64),
-            prompt=prompt,
-            output=np.zeros((rows, 0), np.int64),
-        )
+        state = first_state(rows, seed, prompts)
         grammars = self._grammar_of(rows) if self._tables else []
         if device is not None:
             kernels = kernels_of(self, named_device(device), rows)
@@ -372,7 +314,7 @@ class Sampler:
             if kernels is None or there.shape != (len(state),):
                 raise ValueError(f"{tuple(there.shape)} tokens for {len(state)} rows")
             return kernels.advance(state, there)
-        ids = _ids("tokens", torch.as_tensor(tokens))
+        ids = whole_ids("tokens", torch.as_tensor(tokens))
         if ids.shape != (len(state),):
             raise ValueError(f"{tuple(ids.shape)} tokens for {len(state)} rows")
         output, room = state.output, state.room
@@ -466,27 +408,6 @@ def on_device(sampler: Sampler, state: State | DeviceState, kernels: DeviceSampl
     return kernels.upload(sampler._texts(state), state.grammar)
 
 
-def padded(lists: Sequence[Sequence[int]] | Tensor) -> NDArray[np.int64]:
-    """Ids of rows as int64 [rows, longest], filled up with -1."""
-    if isinstance(lists, Tensor):
-        if lists.dim() != 2:
-            raise ValueError(f"prompts are ids [rows, length], not {list(lists.shape)}")
-        return np.asarray(_ids("prompts", lists).numpy())
-    if not all(hasattr(row, "__len__") for row in lists):
-        raise TypeError("prompts are lists of ids, one for each row")
-    rows = [[_whole("a prompt's token", each) for each in row] for row in lists]
-    longest = max(map(len, rows), default=0)
-    filled = [[*row, *[-1] * (longest - len(row))] for row in rows]
-    return np.array(filled, np.int64).reshape(len(rows), longest)
-
-
-def _ids(name: str, ids: Tensor) -> Tensor:
-    """int64, on the host."""
-    if ids.numel() and (ids.is_floating_point() or ids.dtype in (torch.bool, torch.complex64)):
-        raise TypeError(f"{name} are whole numbers, not {ids.dtype}")
-    return ids.to("cpu", torch.int64)
-
-
 def _by_kind(parts: Sequence[object]) -> tuple[Vocabulary | None, Constrain | None, list[Rule]]:
     vocabularies = [part for part in parts if isinstance(part, Vocabulary)]
     constrains = [part for part in parts if isinstance(part, Constrain)]
@@ -504,35 +425,6 @@ def _by_kind(parts: Sequence[object]) -> tuple[Vocabulary | None, Constrain | No
 
 def _stage(part: object) -> str:
     return part.parameter if isinstance(part, Rule) else "grammar"
-
-
-def _whole(name: str, value: Any) -> int:
-    """The value as an integer, if it is one."""
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} is a whole number, not {value!r}")
-    return operator.index(value)
-
-
-def _seed(value: Any) -> int:
-    seed = _whole("a seed", value)
-    if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"a seed is an integer of 64 bits, not {seed}")
-    return seed
-
-
-def _signed(seed: int) -> int:
-    """The lowest 64 bits of a seed, as a number with a sign."""
-    return (seed + 2**63) % 2**64 - 2**63
-
-
-def _policy(name: str, value: Any) -> Policy:
-    if isinstance(value, str):
-        if value not in ("flag", "raise", "mend"):
-            raise ValueError(f"{name} is 'flag', 'raise', 'mend' or a token, not {value!r}")
-        return cast(Policy, value)
-    if _whole(name, value) < 0:
-        raise ValueError(f"{name} is 'flag', 'raise', 'mend' or a token, not {value!r}")
-    return operator.index(value)
 
 
 def _check_logits(logits: Tensor, rows: int) -> None:

@@ -21,7 +21,8 @@ from sortition.sampling.constraint import Position
 from sortition.sampling.device_state import DeviceState, uploaded
 from sortition.sampling.draw import NO_TOKEN, Backend
 from sortition.sampling.numerics import WIDEST
-from sortition.sampling.sampler import Sampler, SomeState, State, kernels_of, on_device
+from sortition.sampling.sampler import Sampler, kernels_of, on_device
+from sortition.sampling.state import SomeState, State
 from sortition.sampling.verification import BLOCK, METHODS, USE_LAWS, Method, Verification, Verified, Verifier
 from sortition.sampling.verify_rules import ROOT
 

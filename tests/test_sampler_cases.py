@@ -44,7 +44,8 @@ from sortition.sampling.rules import (
     TopP,
     Typical,
 )
-from sortition.sampling.sampler import BACKENDS, Sampler, State
+from sortition.sampling.sampler import BACKENDS, Sampler
+from sortition.sampling.state import State
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -39,7 +39,8 @@ from sortition.sampling.rules import (
     TopK,
     TopP,
 )
-from sortition.sampling.sampler import BACKENDS, Sampler, State
+from sortition.sampling.sampler import BACKENDS, Sampler
+from sortition.sampling.state import State
 from sortition.sampling.verification import METHODS, Method, Verified
 from sortition.sampling.verify import VERIFIERS, drafting, verify
 

@@ -19,13 +19,13 @@ from sortition.integrations.vllm_draw import (
     Turn,
     Wish,
     parameters_of,
-    signed,
     within,
 )
 from sortition.integrations.vllm_request import RequestError
 from sortition.sampling.draw import Draw, Request
 from sortition.sampling.parameters import Parameters
 from sortition.sampling.sampler import BACKENDS
+from sortition.sampling.seeds import signed
 
 WIDTH = 16
 END = (3, 7)

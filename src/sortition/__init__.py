@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from sortition.sampling.rules import TopP as TopP
     from sortition.sampling.rules import Typical as Typical
     from sortition.sampling.sampler import Sampler as Sampler
-    from sortition.sampling.sampler import State as State
+    from sortition.sampling.state import State as State
     from sortition.sampling.verification import Verified as Verified
     from sortition.sampling.verify import drafting as drafting
     from sortition.sampling.verify import verify as verify
@@ -81,7 +81,7 @@ _HOME = {
     "PresencePenalty": "sampling.rules",
     "RepetitionPenalty": "sampling.rules",
     "Sampler": "sampling.sampler",
-    "State": "sampling.sampler",
+    "State": "sampling.state",
     "Table": "grammars.table",
     "Temperature": "sampling.rules",
     "TooLarge": "grammars.errors",
