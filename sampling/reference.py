@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import torch
@@ -62,6 +62,19 @@ class Context:
     end_tokens: Sequence[int] = ()
     grammar: Mask | None = None
     stream: int = noise.TARGET
+
+    @classmethod
+    def of(cls, request: Request, row: int) -> Self:
+        """That of one row of a request."""
+        return cls(
+            seed=int(request.seeds[row]),
+            position=int(request.positions[row]),
+            prompt=request.prompt[row].tolist(),
+            output=request.output[row].tolist(),
+            end_tokens=request.end_tokens[row].tolist(),
+            grammar=None if request.grammar is None else request.grammar[row],
+            stream=request.stream,
+        )
 
 
 @dataclass(frozen=True)
@@ -126,16 +139,7 @@ def draw_rows(logits: Tensor, request: Request) -> Draw:
     tokens, laws, raws = [], [], []
     for row, parameters in enumerate(request.columns.parameters):
         values = np.asarray(logits[row].float().numpy())
-        context = Context(
-            seed=int(request.seeds[row]),
-            position=int(request.positions[row]),
-            prompt=request.prompt[row].tolist(),
-            output=request.output[row].tolist(),
-            end_tokens=request.end_tokens[row].tolist(),
-            grammar=None if request.grammar is None else request.grammar[row],
-            stream=request.stream,
-        )
-        token, law = draw(values, parameters, context)
+        token, law = draw(values, parameters, Context.of(request, row))
         tokens.append(token)
         laws.append(law)
         if request.raw:

@@ -93,7 +93,7 @@ class Row:
     def target(self, node: int) -> Law:
         """The target's law after a node."""
         place = self._place(node)
-        context = context_of(self.asked.targets, place)
+        context = Context.of(self.asked.targets, place)
         return reference.law_of(self.targets[node + 1], self.asked.targets.columns.parameters[place], context)
 
     def _draft(self, node: int) -> Weights:
@@ -102,7 +102,7 @@ class Row:
         if self.drafts is None or self.asked.drafts is None:
             return Weights.of((np.arange(width) == self.token(node)).astype(np.float64))
         place = self._place(int(self.asked.parents[self.number, node]))
-        context = context_of(self.asked.drafts, place)
+        context = Context.of(self.asked.drafts, place)
         law = reference.law_of(self.drafts[node], self.asked.drafts.columns.parameters[place], context)
         return weights(law, width)
 
@@ -173,19 +173,6 @@ class Row:
         tokens = np.flatnonzero(left.mass)
         parts = (left.mass[tokens] * 2.0**-MASS_BITS).astype(np.float32)
         return drawn(tokens, log(parts), self.asked.targets, place)
-
-
-def context_of(request: Request, row: int) -> Context:
-    """What a row's draw depends on beside its logits and parameters."""
-    return Context(
-        seed=int(request.seeds[row]),
-        position=int(request.positions[row]),
-        prompt=request.prompt[row].tolist(),
-        output=request.output[row].tolist(),
-        end_tokens=request.end_tokens[row].tolist(),
-        grammar=None if request.grammar is None else request.grammar[row],
-        stream=request.stream,
-    )
 
 
 def weights(law: Law, width: int) -> Weights:

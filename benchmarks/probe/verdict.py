@@ -64,7 +64,8 @@ def verdict(
 
 def _rate(tested: Tested, require: Requirement) -> Rate:
     rate = tested.bitwise if require == "bitwise" else tested.divergence
-    assert rate is not None, "an exercised condition has rates"
+    if rate is None:
+        raise ValueError(f"{tested.name} was exercised and has no rates")
     return rate
 
 
