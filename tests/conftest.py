@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -14,6 +15,17 @@ hypothesis.settings.load_profile("patient")
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     triton_on_cpu.patch_once()
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """One thread: two wait for each other longer than they save wherever the machine has other work."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

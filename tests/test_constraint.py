@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import machines
@@ -21,19 +21,12 @@ from sortition.sampling.arena import Arena
 from sortition.sampling.constraint import FREE, Constraint, Position
 from sortition.sampling.host_constraint import HostConstraint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BYTES = [bytes([byte]) for byte in b'[]{},:"0123456789.-abcdefghrtluns']
 SMALL = Vocabulary.of([*BYTES, *machines.NASTY, b"", b"", b"ab", b"ba", b"aa", b'"a"'], end_tokens=[])
 Kind = type[Constraint] | type[HostConstraint]
 ENDS = [SMALL.tokens.index(b"")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The tensors are too small to share out: waiting for a second thread takes longer than the work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def small_tables(seed: int, count: int) -> list[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from sortition.integrations.hf_generated import Generated  # noqa: E402
 from sortition.integrations.hf_grammar_drafter import spelling_of  # noqa: E402
 from sortition.integrations.tokenizers import BYTE_ALPHABET  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compiled", "one_thread")
 
 END: Final = 256
 WIDTH: Final = 260
@@ -42,15 +42,6 @@ WIDTH: Final = 260
 VOCABULARY = Vocabulary.of([*(bytes([byte]) for byte in range(256)), *[b""] * 4], end_tokens=[END])
 LETTERS = one_of([(65, 90), (97, 122)])
 WORDS = Grammar(concat(literal(b"<"), repeat(LETTERS, 3, 40), literal(b">"))).compile(VOCABULARY)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """One thread: two wait for each other longer than they save wherever the machine has other work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def llama(width: int = WIDTH, **settings: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -29,6 +29,8 @@ from language import MODEL_END, Language  # noqa: E402
 from sortition.integrations.hf import hf  # noqa: E402
 from sortition.integrations.hf_generate import Generated, generate, without_warpers  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 END: Final = 256
 PAD: Final = ord(" ")
 """A token that prompts hold, too, so that it shows whether padding counts as one."""
@@ -39,15 +41,6 @@ LETTERS = one_of([(65, 90), (97, 122)])
 DIGITS = repeat(one_of([(48, 57)]), 1, 3)
 WORD = Grammar(concat(literal(b"<"), repeat(LETTERS, 1, 5), literal(b">"))).compile(VOCABULARY)
 NUMBER = Grammar(DIGITS).compile(VOCABULARY)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """One thread: two wait for each other longer than they save wherever the machine has other work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Tiny:
