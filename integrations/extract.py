@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -24,15 +24,16 @@ from rich.progress import (
 )
 
 from sortition.grammars.json_schema import json_schema
-from sortition.grammars.schema_contents import SCHEMAS, checked_keys
 from sortition.grammars.schema_keywords import ignored
 from sortition.integrations.documents import Document, is_folder, read_documents, read_text
 from sortition.integrations.errors import InputError
 from sortition.integrations.generation import Completion, Job, check_engine, check_job, load_engine
+from sortition.integrations.judgement import judged
 from sortition.integrations.openai_engine import settled
 from sortition.integrations.prompts import DEFAULT_TEMPLATE, Template
 from sortition.integrations.records import Journal, Record, Status
-from sortition.integrations.validation import Check, first_json, parse_json, validator
+from sortition.integrations.schemas import read_schema
+from sortition.integrations.validation import validator
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,75 +184,81 @@ def extract(
     check_job(engine, job)
     if engine == "openai":
         job = settled(job)
-    records: list[Record] = []
     with ExitStack() as stack:
         journal = None
         if output is not None:
-            settings = {
-                "schema": _digest(schema),
-                "prompt": _digest(template.text),
-                "model": job.served_model or ("embedded" if folder is None else _digest(_contents(folder))),
-                "engine": engine,
-                "server": job.server,
-                "max_tokens": max_tokens,
-                "whitespace": whitespace,
-                "formats": formats,
-                "any_order": any_order,
-                "ignore": list(unwanted),
-                "constrained": constrained,
-                "chat": chat,
-            }
+            settings = _settings(engine, job, template)
             journal = stack.enter_context(Journal(Path(output), settings, work, overwrite=overwrite))
-            records += journal.done
-        resumed, generating, written = len(records), 0.0, 0
-        bar = stack.enter_context(_bar(disable=not progress))
+        records = [] if journal is None else list(journal.done)
+        resumed = len(records)
+        bar = stack.enter_context(_Bar(len(work), resumed, shown=progress))
         warnings = () if grammar is None else grammar.warnings
-        for warning in warnings if progress else ():
-            bar.console.print(f"warning: {warning}", markup=False, highlight=False)
-        task = bar.add_task("loading the model", total=len(work), completed=resumed, speed="")
-        if resumed < len(work):
-            completions = _completions(engine, job, template, work[resumed:])
-            for index, completion in enumerate(completions, start=resumed):
-                record = _record(work[index], index, completion, job, check)
-                records.append(record)
-                if journal is not None:
-                    journal.append(record)
-                generating += record.seconds
-                written += record.completion_tokens
-                speed = f"{written / generating:.0f} tokens/s" if generating else ""
-                bar.update(task, advance=1, description="extracting", speed=speed)
+        bar.warn(warnings)
+        completions = _completions(engine, job, template, work[resumed:])
+        for index, completion in enumerate(completions, start=resumed):
+            record = judged(work[index], index, completion, grammar, check)
+            records.append(record)
+            if journal is not None:
+                journal.append(record)
+            bar.add(record)
+    generating = sum((record.seconds for record in records[resumed:]), 0.0)
     return Extraction(tuple(records), resumed, perf_counter() - begun, generating, warnings)
 
 
-def read_schema(schema: Any) -> Any:
-    """The JSON value of a schema that is given as such, as JSON text, as a `Path` or as a pydantic class.
+class _Bar:
+    """Warnings and a progress bar on standard error, which is moved by the records of this run."""
 
-    Raises:
-        InputError: it is none of these.
-        GrammarError: it holds what is no JSON value, at a place that the message names.
-    """
-    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
-        return schema.model_json_schema()
-    where, hint = "the schema", ""
-    if isinstance(schema, Path):
-        where, schema = str(schema), read_text(schema)
-    elif isinstance(schema, str):
-        hint = "; a text is the schema itself, and a file is given as a Path"
-    elif schema is not None and not isinstance(schema, dict | list | bool | int | float):
-        raise InputError(f"a {type(schema).__name__} is not a JSON Schema: {SCHEMAS}")
-    else:
-        # Writing it as JSON would turn keys that are no strings into strings.
-        checked_keys(schema)
-    try:
-        value = parse_json(schema if isinstance(schema, str) else json.dumps(schema))
-    except json.JSONDecodeError as problem:
-        place = f"line {problem.lineno}, column {problem.colno}"
-        raise InputError(f"{where} is not JSON: {problem.msg} ({place}){hint}") from None
-    except (TypeError, ValueError) as problem:
-        raise InputError(f"{where} is not JSON: {problem}{hint}") from None
-    if not isinstance(value, dict | bool):
-        raise InputError(f"{where} has to be an object, true or false")
-    return value
+    def __init__(self, documents: int, resumed: int, *, shown: bool) -> None:
+        self._shown = shown
+        self._written, self._seconds = 0, 0.0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not shown,
+        )
+        self._task = self._bar.add_task("loading the model", total=documents, completed=resumed, speed="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Show warnings above the bar."""
+        for warning in warnings if self._shown else ():
+            self._bar.console.print(f"warning: {warning}", markup=False, highlight=False)
+
+    def add(self, record: Record) -> None:
+        """One record more is there."""
+        self._written += record.completion_tokens
+        self._seconds += record.seconds
+        speed = f"{self._written / self._seconds:.0f} tokens/s" if self._seconds else ""
+        self._bar.update(self._task, advance=1, description="extracting", speed=speed)
+
+
+def _settings(engine: str, job: Job, template: Template) -> dict[str, Any]:
+    """All that decides what records say, beside the documents."""
+    return {
+        "schema": _digest(job.schema),
+        "prompt": _digest(template.text),
+        "model": job.served_model or ("embedded" if job.model is None else _digest(_contents(job.model))),
+        "engine": engine,
+        "server": job.server,
+        "max_tokens": job.max_tokens,
+        "whitespace": job.whitespace,
+        "formats": job.formats,
+        "any_order": job.any_order,
+        "ignore": list(job.ignore),
+        "constrained": job.grammar is not None,
+        "chat": job.chat,
+    }
 
 
 def _completions(engine: str, job: Job, template: Template, work: Sequence[Document]) -> Iterator[Completion]:
@@ -263,44 +270,6 @@ def _completions(engine: str, job: Job, template: Template, work: Sequence[Docum
             yield from islice(written, 1)
         else:
             yield Completion(error="the document is empty")
-
-
-def _record(document: Document, index: int, completion: Completion, job: Job, check: Check | None) -> Record:
-    status, value, error = _judge(completion, job, check)
-    return Record(
-        id=document.id,
-        index=index,
-        value=value,
-        text=None if status in ("ok", "error") else completion.text,
-        status=status,
-        error=error,
-        prompt_tokens=completion.prompt_tokens,
-        completion_tokens=completion.completion_tokens,
-        seconds=completion.seconds,
-    )
-
-
-def _judge(completion: Completion, job: Job, check: Check | None) -> tuple[Status, Any, str | None]:
-    """The status of a completion, its value if that is valid, and what is wrong otherwise."""
-    if completion.error is not None:
-        return "error", None, completion.error
-    cut = f"cut off after {completion.completion_tokens} tokens"
-    try:
-        value = parse_json(completion.text) if job.grammar is not None else first_json(completion.text)
-    except ValueError as problem:
-        if not completion.ended:
-            return "truncated", None, cut
-        return "invalid", None, f"not JSON: {problem}"
-    # Every other value shows its own end; a number might have gone on.
-    if not completion.ended and isinstance(value, int | float) and not isinstance(value, bool):
-        return "truncated", None, cut
-    if check is not None:
-        wrong = check(value)
-    else:
-        # Without a validator the grammar judges, by its slow walk over the bytes.
-        accepted = job.grammar is not None and job.grammar.accepts(completion.text)
-        wrong = None if accepted else "not valid under the schema"
-    return ("ok", value, None) if wrong is None else ("invalid", None, wrong)
 
 
 def _contents(folder: Path) -> list[tuple[str, int]]:
@@ -320,16 +289,3 @@ def _refuse_inputs_as_output(output: Path, documents: Any, *files: Any) -> None:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
-
-
-def _bar(*, disable: bool) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=disable,
-    )

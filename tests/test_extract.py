@@ -21,9 +21,10 @@ from sortition.integrations import extract as extract_module
 from sortition.integrations import generation
 from sortition.integrations.documents import Document, read_documents
 from sortition.integrations.errors import InputError
-from sortition.integrations.extract import Extraction, extract, read_schema
+from sortition.integrations.extract import Extraction, extract
 from sortition.integrations.prompts import Template
 from sortition.integrations.records import Journal, Record
+from sortition.integrations.schemas import read_schema
 
 pytest.importorskip("jsonschema")
 

@@ -295,7 +295,7 @@ def _show(
 def _json_grammar(
     schema: Path, whitespace: str, formats: str, any_order: bool, ignore: list[str] | None
 ) -> Grammar:
-    from sortition.integrations.extract import read_schema
+    from sortition.integrations.schemas import read_schema
 
     return sortition.json_schema(
         read_schema(schema),

@@ -263,7 +263,7 @@ def _loads(
     load: Load,
 ) -> list[Load]:
     from sortition.benchmarks.overhead.load import SAMPLINGS, STRUCTURES
-    from sortition.integrations.extract import read_schema
+    from sortition.integrations.schemas import read_schema
 
     samplings = samplings or ["greedy"]
     structures = structures or (["none"] if schema is None else ["none", "ours"])

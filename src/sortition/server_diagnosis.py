@@ -53,7 +53,7 @@ def diagnosed(
     from sortition.benchmarks.diagnosis.tables import show
     from sortition.benchmarks.overhead.intervals import LEAST
     from sortition.benchmarks.overhead.load import SAMPLINGS
-    from sortition.integrations.extract import read_schema
+    from sortition.integrations.schemas import read_schema
 
     known("--sampling", samplings, SAMPLINGS)
     known("--structure", structures, STRUCTURES)
