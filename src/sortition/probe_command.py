@@ -113,7 +113,7 @@ def probe(
 ) -> None:
     """Say whether the batch changes the output, how often, where, why, and what mends it.
 
-    Exit codes: 0 within the threshold, 1 beyond it, 2 inconclusive or not exercised, 3 an error.
+    Exit codes: 0 within the limit, 1 beyond it, 2 inconclusive or not exercised, 3 an error, 130 interrupted.
     """
     findings: Findings | None = None
     try:
