@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from sortition.given import check_writable
 from sortition.integrations.errors import InputError
-
-UNUSABLE: Final = 2
+from sortition.usage import errors_in_one_line
 
 bench = typer.Typer(
     no_args_is_help=True,
@@ -40,7 +38,7 @@ def _samplers(
     peers: Peers = "newest",
 ) -> None:
     """What a draw costs: ours, torch's sort, transformers' warpers, vLLM's CPU sampler."""
-    with _refusals():
+    with errors_in_one_line():
         from sortition.benchmarks import samplers
 
         options = {"rows": rows or samplers.ROWS, "vocabulary": vocabulary, "rounds": rounds}
@@ -64,7 +62,7 @@ def _masks(
     peers: Peers = "newest",
 ) -> None:
     """What schemas cost, and whether verdicts are right: ours, llguidance, xgrammar, GLRMask."""
-    with _refusals():
+    with errors_in_one_line():
         from sortition.benchmarks import masks
 
         vocabulary = tokenizer or masks.llama_vocabulary()
@@ -87,7 +85,7 @@ def _drafting(
     prompts: Annotated[int, typer.Option(min=1, max=2, help="Texts of each task.")] = 2,
 ) -> None:
     """What drafts save: each drafter, plain generate, transformers' own assisted decoding."""
-    with _refusals():
+    with errors_in_one_line():
         # Said before anything has been measured, not after.
         if output is not None:
             check_writable(output)
@@ -122,12 +120,3 @@ def _run(
         packages,
         note=lambda said: err.print(said, style="dim"),
     )
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except InputError as problem:
-        typer.echo(f"error: {problem}", err=True)
-        raise typer.Exit(UNUSABLE) from None

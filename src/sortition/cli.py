@@ -1,7 +1,6 @@
 """The command line: extract, compile, show, probe, overhead, bench.
 
-Exit codes: 0 all is well, 1 the work is done but some of it did not succeed, 2 something that was given
-cannot be used, 3 a fault of the program.
+Exit codes are 0 where all is well, and else those of `usage.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, cast
@@ -21,10 +18,10 @@ from rich.table import Table as Grid
 
 import sortition
 from sortition.bench_command import bench
-from sortition.grammars.errors import GrammarError
 from sortition.integrations.errors import InputError
 from sortition.overhead_command import overhead
 from sortition.probe_command import ProbeCommand, probe
+from sortition.usage import FAULT, INTERRUPTED, NOT_ALL, errors_in_one_line, quiet_transformers
 
 if TYPE_CHECKING:
     from sortition.grammars.automaton import Automaton
@@ -32,12 +29,6 @@ if TYPE_CHECKING:
     from sortition.grammars.oracle import Walk
     from sortition.grammars.vocabulary import Vocabulary
     from sortition.integrations.extract import Extraction
-
-NOT_ALL: Final = 1
-UNUSABLE: Final = 2
-FAULT: Final = 3
-INTERRUPTED: Final = 130
-"""What shells expect after Ctrl-C."""
 
 SHOWN_RECORDS: Final = 5
 """Records that did not succeed and are named in the summary; all of them are in the output."""
@@ -154,8 +145,8 @@ def _extract(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no summary.")] = False,
 ) -> None:
     """Read documents and write, for each, a JSON value that is valid under a schema."""
-    _quiet_transformers()
-    with _errors_in_one_line():
+    quiet_transformers()
+    with errors_in_one_line():
         from sortition.integrations.extract import extract
 
         try:
@@ -210,7 +201,7 @@ def _compile(
     ignore: Ignore = None,
 ) -> None:
     """Say what a schema costs, what it accepts, and what is refused and why."""
-    with _errors_in_one_line():
+    with errors_in_one_line():
         from sortition.integrations.documents import read_text
 
         begun = perf_counter()
@@ -259,7 +250,7 @@ def _show(
     limit: Annotated[int, typer.Option(min=1, help="The most tokens to list.")] = 40,
 ) -> None:
     """Show the automaton and, after a prefix, which tokens are eligible."""
-    with _errors_in_one_line():
+    with errors_in_one_line():
         from sortition.grammars.automaton import BYTES, Automaton
         from sortition.grammars.oracle import Walk, allowed_tokens
 
@@ -384,7 +375,7 @@ def _vocabulary(folder: Path | None) -> Vocabulary:
     """The vocabulary of a tokenizer folder, the embedded model's by default."""
     from sortition.integrations.smollm2 import embedded_model
 
-    _quiet_transformers()
+    quiet_transformers()
     try:
         folder = folder or embedded_model()
         return sortition.Vocabulary.of(folder)
@@ -398,20 +389,5 @@ def _vocabulary(folder: Path | None) -> Vocabulary:
         _refuse(f"the tokenizer in {folder} cannot be used: {problem}")
 
 
-def _quiet_transformers() -> None:
-    """Keep the library's notes and bars off the screen, unless the user wants them."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-
-
 def _refuse(message: str) -> NoReturn:
     raise InputError(message) from None
-
-
-@contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    try:
-        yield
-    except (GrammarError, InputError) as problem:
-        typer.echo(f"error: {problem}", err=True)
-        raise typer.Exit(UNUSABLE) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import typer
@@ -21,6 +21,13 @@ def refuse_idle(command: typer.Context, idle: Mapping[str, str]) -> None:
         source = command.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise InputError(f"--{name.replace('_', '-')} is {place}")
+
+
+def check_choices(option: str, given: Iterable[str], choices: Collection[str]) -> None:
+    """Raises InputError for what an option cannot be."""
+    for each in given:
+        if each not in choices:
+            raise InputError(f"{option} is one of {', '.join(map(repr, choices))}, not {each!r}")
 
 
 def check_writable(path: Path) -> None:

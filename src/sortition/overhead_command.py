@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,10 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from sortition.given import check_writable, refuse_idle, write_report
-from sortition.grammars.errors import GrammarError
+from sortition.given import check_choices, check_writable, refuse_idle, write_report
 from sortition.integrations.errors import InputError
-from sortition.server_diagnosis import diagnosed, known
+from sortition.server_diagnosis import diagnosed
+from sortition.usage import (
+    INTERRUPTED,
+    UNUSABLE,
+    errors_in_one_line,
+    quiet_transformers,
+)
 
 if TYPE_CHECKING:
     from sortition.benchmarks.overhead.breakdown import Clock
@@ -22,7 +28,6 @@ if TYPE_CHECKING:
     from sortition.benchmarks.overhead.load import Load
     from sortition.benchmarks.overhead.predict.hardware import Hardware
 
-UNUSABLE: Final = 2
 ENGINES: Final = ("hf", "vllm")
 DTYPES: Final = ("float32", "bfloat16", "float16")
 CLOCKS: Final = ("cpu", "wall")
@@ -32,8 +37,6 @@ OF_MODELS: Final = (
 OF_SERVERS: Final = ("served_model", "prompts", "requests", "concurrency", "extra")
 OF_PREDICTIONS: Final = ("what_if_dtype", "hardware", "price")
 OF_MEASUREMENTS: Final = ("structure", "rounds", "clock", "late")
-INTERRUPTED: Final = 130
-"""What shells expect after Ctrl-C."""
 
 
 def overhead(
@@ -126,13 +129,12 @@ def overhead(
     Loads are all combinations of batch, context, sampling and structure. With --base-url: what holds a load
     on a running server back, from outside.
     """
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    quiet_transformers()
     from sortition.benchmarks.overhead.intervals import LEAST
     from sortition.benchmarks.overhead.load import Load
     from sortition.benchmarks.overhead.predict.hardware import device
 
-    try:
+    with errors_in_one_line(), _interruption_in_one_line():
         # What cannot be is said before anything has been loaded and measured.
         if output is not None:
             check_writable(output)
@@ -159,28 +161,22 @@ def overhead(
             loads = _loads(
                 batch or [1], context or [32], sampling, structure, schema, Load(tokens=tokens, late=late)
             )
-            known("--dtype", [dtype], ("auto", *DTYPES))
-            known("--what-if-dtype", what_if_dtype or [], DTYPES)
+            check_choices("--dtype", [dtype], ("auto", *DTYPES))
+            check_choices("--what-if-dtype", what_if_dtype or [], DTYPES)
             if 0 < rounds < LEAST:
                 raise InputError(f"--rounds is 0, or {LEAST} or more, not {rounds}")
             if predict and engine != "hf":
                 raise InputError("--predict is for --engine hf")
             if predict and len(sampling or ()) > 1:
                 raise InputError("--predict is for one way of --sampling")
-            priced = None if hardware is None else device(hardware)
+            gpu = None if hardware is None else device(hardware)
             running = _engine(engine, model, dtype, threads, loads, random_weights)
             if predict:
-                report = _predicted(running, loads, what_if_dtype or [], priced, price, quiet)
+                report = _predicted(running, loads, what_if_dtype or [], gpu, price, quiet)
             else:
                 report = _measured(running, loads, _clock(clock, running, threads), rounds, quiet)
         if output is not None:
             write_report(output, json.dumps(report, indent=2) + "\n")
-    except (InputError, GrammarError) as problem:
-        typer.echo(f"error: {problem}", err=True)
-        raise typer.Exit(UNUSABLE) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted before anything was measured", err=True)
-        raise typer.Exit(INTERRUPTED) from None
     if report.get("interrupted"):
         raise typer.Exit(INTERRUPTED)
     tried = report.get("loads", [])
@@ -204,6 +200,15 @@ def _idle(server: bool, predict: bool, engine: str) -> dict[str, str]:
     else:
         nothing |= dict.fromkeys(OF_MEASUREMENTS, "not for --predict")
     return nothing
+
+
+@contextmanager
+def _interruption_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted before anything was measured", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _measured(engine: Engine, loads: list[Load], clock: Clock, rounds: int, quiet: bool) -> dict[str, Any]:
@@ -267,8 +272,8 @@ def _loads(
 
     samplings = samplings or ["greedy"]
     structures = structures or (["none"] if schema is None else ["none", "ours"])
-    known("--sampling", samplings, SAMPLINGS)
-    known("--structure", structures, STRUCTURES)
+    check_choices("--sampling", samplings, SAMPLINGS)
+    check_choices("--structure", structures, STRUCTURES)
     if schema is not None:
         load = replace(load, schema=read_schema(schema))
     return [

@@ -15,15 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.core import TyperCommand
 
-from sortition import probe_inputs
+from sortition import probe_inputs, usage
 from sortition.given import check_writable, refuse_idle
 from sortition.integrations.errors import InputError
 
 if TYPE_CHECKING:
     from sortition.benchmarks.probe.findings import Findings
-
-FAULT: Final = 3
-INTERRUPTION: Final = 130
 
 MINUTES: Final = 4.0
 """For a whole plan: what is under way by then, and the report, take less than a fifth."""
@@ -41,7 +38,7 @@ class ProbeCommand(TyperCommand):
         except Exception as problem:
             # Of click, or typer's copy of it.
             if hasattr(problem, "exit_code"):
-                problem.exit_code = FAULT if problem.exit_code else 0
+                problem.exit_code = usage.FAULT if problem.exit_code else 0
             raise
 
 
@@ -174,20 +171,20 @@ def probe(
             kept.unlink(missing_ok=True)
     except (InputError, ConnectionError) as problem:
         typer.echo(f"error: {problem}", err=True)
-        raise typer.Exit(FAULT) from None
+        raise typer.Exit(usage.FAULT) from None
     except KeyboardInterrupt:
         if findings is None:
             typer.echo("interrupted before anything was found", err=True)
         else:
             typer.echo(_how_to_go_on(INTERRUPTED, output), err=True)
-        raise typer.Exit(INTERRUPTION) from None
+        raise typer.Exit(usage.INTERRUPTED) from None
     except Exception:
         traceback.print_exc()
-        raise typer.Exit(FAULT) from None
+        raise typer.Exit(usage.FAULT) from None
     if findings.stopped:
         typer.echo(_how_to_go_on(findings.stopped, output), err=True)
     if findings.stopped == INTERRUPTED:
-        raise typer.Exit(INTERRUPTION)
+        raise typer.Exit(usage.INTERRUPTED)
     from sortition.benchmarks.probe.findings import EXIT_CODES
 
     raise typer.Exit(EXIT_CODES[findings.verdict.answer])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from sortition.given import check_choices
 from sortition.integrations.errors import InputError
 
 
@@ -55,8 +55,8 @@ def diagnosed(
     from sortition.benchmarks.overhead.load import SAMPLINGS
     from sortition.integrations.schemas import read_schema
 
-    known("--sampling", samplings, SAMPLINGS)
-    known("--structure", structures, STRUCTURES)
+    check_choices("--sampling", samplings, SAMPLINGS)
+    check_choices("--structure", structures, STRUCTURES)
     if rounds < LEAST:
         raise InputError(f"--rounds is {LEAST} or more, not {rounds}")
     wanted = features(
@@ -79,13 +79,6 @@ def diagnosed(
     if not quiet:
         show(report, Console())
     return report
-
-
-def known(option: str, given: Iterable[str], names: Collection[str]) -> None:
-    """Refuse what an option cannot be."""
-    for name in given:
-        if name not in names:
-            raise InputError(f"{option} is one of {', '.join(map(repr, names))}, not {name!r}")
 
 
 def _read(source: Path) -> list[str]:
