@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from sortition.benchmarks import device as benchmark
-from sortition.benchmarks import device_peers
+from sortition.benchmarks import device_draws, device_equality, device_peers, device_timing
 from sortition.benchmarks.footprint import KERNELS, MODULES
 from sortition.benchmarks.sampler_peers import Setting
 from sortition.sampling import device
@@ -104,8 +104,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         "DTYPES": (torch.bfloat16,),
         "VOCABULARY": 512,
         "SMALL": 512,
-        "COMPARED": ((2 * len(benchmark.KINDS), 300, torch.bfloat16),),
-        "CHUNK": len(benchmark.KINDS),
+        "COMPARED": ((2 * len(device_equality.KINDS), 300, torch.bfloat16),),
+        "CHUNK": len(device_equality.KINDS),
         "SETTINGS": (Setting("top-k 5, top-p 0.9", top_k=5, top_p=0.9),),
         "READ": 1 << 10,
         # However busy the machine is.
@@ -115,13 +115,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         "LAUNCHES": 1,
         # vLLM would be imported for it, and cannot interpret its kernel.
         "PEERS": {name: device_peers.PEERS[name] for name in ("torch", "flashinfer")},
-        "graph_draws_the_same": partial(benchmark.graph_draws_the_same, rows=4),
-        "sampler_waits_for_nothing": partial(benchmark.sampler_waits_for_nothing, rows=2, steps=3),
-        "grammars_mask_the_same": partial(benchmark.grammars_mask_the_same, rows=2, steps=6),
-        "drafts_are_judged_the_same": partial(benchmark.drafts_are_judged_the_same, rows=1),
+        "graph_draws_the_same": partial(device_equality.graph_draws_the_same, rows=4),
+        "sampler_waits_for_nothing": partial(device_equality.sampler_waits_for_nothing, rows=2, steps=3),
+        "grammars_mask_the_same": partial(device_equality.grammars_mask_the_same, rows=2, steps=6),
+        "drafts_are_judged_the_same": partial(device_equality.drafts_are_judged_the_same, rows=1),
     }
     for name, value in sizes.items():
-        monkeypatch.setattr(benchmark, name, value)
+        for module in (benchmark, device_draws, device_equality, device_timing):
+            if name in vars(module):
+                monkeypatch.setattr(module, name, value)
     return monkeypatch
 
 
@@ -129,7 +131,7 @@ def test_the_benchmark_runs(small: pytest.MonkeyPatch, tmp_path: Path, capsys: A
     with np.errstate(all="ignore"):
         benchmark.main(["--output", str(tmp_path / "device.json")])
     report = json.loads((tmp_path / "device.json").read_text())
-    assert [part["rows"] for part in report["equality"]] == [2 * len(benchmark.KINDS)]
+    assert [part["rows"] for part in report["equality"]] == [2 * len(device_equality.KINDS)]
     assert [point["setting"] for point in report["points"]] == ["greedy", "top-k 5, top-p 0.9"]
     assert [step["rows"] for step in report["steps"]] == [1]
     for part in (*report["equality"], *(report[name] for name in ("graph", "sampler", "grammars", "drafts"))):
@@ -151,7 +153,7 @@ def test_the_benchmark_fails_where_draws_differ(small: pytest.MonkeyPatch) -> No
 
     small.setattr(device, "launch", wrong)
     with np.errstate(all="ignore"):
-        part = benchmark.equality(16, 300, torch.float32, benchmark.Clock(600.0))
+        part = device_equality.equality(16, 300, torch.float32, device_timing.Clock(600.0))
     assert part["rows"] == 16 and part["different"] == 1
     report = {
         **{name: {"different": 0} for name in ("graph", "sampler", "grammars", "drafts")},
@@ -167,7 +169,7 @@ def test_the_benchmark_fails_where_draws_differ(small: pytest.MonkeyPatch) -> No
 
 def test_nothing_is_begun_when_time_is_up(small: pytest.MonkeyPatch) -> None:
     with np.errstate(all="ignore"):
-        report = benchmark.run(benchmark.Clock(0.0))
+        report = benchmark.run(device_timing.Clock(0.0))
     assert report["steps"] == report["points"] == []
     assert report["left out"].startswith("from 1 rows of torch.bfloat16, greedy")
     assert [part["rows"] for part in report["equality"]] == [0]
