@@ -16,8 +16,6 @@ same few gathers. See `compose.py` for where the classes come from.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from os import PathLike
@@ -27,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sortition.grammars import accelerate
+from sortition.grammars import accelerate, table_file
 from sortition.grammars.compose import (
     NO_GUARD,
     NO_PUSH,
@@ -51,9 +49,6 @@ RECURSIVE_DEPTH: Final = 64
 
 BIT_BUDGET: Final = 1 << 28
 """Bytes of the class rows of one table: beyond that, classes are not a compact way to say it."""
-
-FORMAT: Final = 2
-"""Version of the file format of `Table.save`."""
 
 Ints = NDArray[np.int32]
 Wide = NDArray[np.int64]
@@ -188,11 +183,7 @@ class Table:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write everything to one file, which `load` checks."""
-        arrays, header = self._arrays(), self._header()
-        text = json.dumps({"format": FORMAT, "digest": _digest(header, arrays), **header})
-        with Path(path).open("wb") as file:
-            arrays["header"] = np.frombuffer(text.encode(), np.uint8)
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+        table_file.write(Path(path), self._header(), self._arrays())
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -201,22 +192,7 @@ class Table:
         Raises:
             ValueError: not such a file, one of another version, or damaged.
         """
-        try:
-            with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            header = json.loads(arrays.pop("header").tobytes())
-            version, digest = header.pop("format"), header.pop("digest")
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # np.load and zipfile raise a dozen kinds for damaged files
-            raise ValueError(f"{path} is not a saved table, or is damaged") from error
-        if version != FORMAT:
-            raise ValueError(
-                f"{path} was saved in format {version}, this version reads format {FORMAT}; compile it again"
-            )
-        if digest != _digest(header, arrays):
-            raise ValueError(f"{path} is damaged: its content does not match its checksum")
-        return cls(**header, **arrays)
+        return cls(**table_file.read(Path(path)))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -244,18 +220,17 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
     push_sites, push_count = pushed
     recursive = machine.depth is None
     depth_limit = RECURSIVE_DEPTH if machine.depth is None else machine.depth
+    unguarded = (guards[:, :2] == (0, ENDLESS)).all(axis=1)[actions.guard]
     if lacks_bytes(machine, vocabulary):
         identities = class_of_map[: composition.identities]
-        counted_on = entries.only(
-            ((guards[actions.guard, :2] == (0, ENDLESS)).all(axis=1))[entries.action]
-            | np.isin(entries.unit, class_of_map[composition.map_of_token[_single_bytes(vocabulary)]])
-        )
+        of_bytes = class_of_map[composition.map_of_token[_single_bytes(vocabulary)]]
+        counted_on = entries.only(unguarded[entries.action] | np.isin(entries.unit, of_bytes))
         frames = _frames_of_tokens(machine, counted_on, actions, push_sites, token_classes, identities)
         safe = safe_states(frames)
-        if not safe[0] and len(machine.step):
-            # Whether tokens fit may depend on the count.
-            return build_table(expanded(machine), vocabulary)
         if not safe[0]:
+            if len(machine.step):
+                # Whether tokens fit may depend on the count.
+                return build_table(expanded(machine), vocabulary)
             raise Unsatisfiable(
                 "this vocabulary cannot spell any text of this grammar",
                 hint="it lacks bytes that the grammar needs as tokens of their own",
@@ -266,7 +241,6 @@ def build_table(machine: Machine, vocabulary: Vocabulary) -> Table:
         frames = Frames.of_bytes(machine)
         safe = np.ones(frames.states, np.bool_)
     height, need = np.zeros(len(actions.target), np.int64), np.zeros(len(machine), np.int64)
-    unguarded = ((guards[:, :2] == (0, ENDLESS)).all(axis=1))[actions.guard]
     sure = (actions.effect >= 0) & unguarded
     if recursive:
         need, site_need = accelerate.best(room_needed)(frames, safe, depth_limit)
@@ -670,15 +644,6 @@ def longest_exit(entries: Entries, actions: Actions, returns: Ints, depth_limit:
             break
         exits = longer
     return int(min(exits.max(), depth_limit))
-
-
-def _digest(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
-    content = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name in sorted(arrays):
-        array = arrays[name]
-        content.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        content.update(np.ascontiguousarray(array).tobytes())
-    return content.hexdigest()
 
 
 def _size(count: int) -> str:
