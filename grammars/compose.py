@@ -20,7 +20,6 @@ level by level: all compositions of one depth of the trie are a handful of numpy
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -30,6 +29,7 @@ from numpy.typing import NDArray
 
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.machine import ENDLESS
+from sortition.grammars.push_strings import Strings
 
 if TYPE_CHECKING:
     from sortition.grammars.machine import Machine
@@ -163,12 +163,7 @@ class Composer:
         self._plain = plain.astype(np.int32).reshape(-1)
         self._return_start, self._return_state = self._returned()
 
-        self._pushed: dict[tuple[int, int, int], int] = {(-1, -1, NO_GUARD): NO_PUSH}
-        self._push_parent = np.full(1, -1, np.int32)
-        self._push_site = np.full(1, -1, np.int32)
-        self._push_count = np.full(1, NO_GUARD, np.int32)
-        self._guard_number: dict[tuple[int, int, int], int] = {(0, ENDLESS, 0): NO_GUARD}
-        self._guards = np.array([[0], [ENDLESS], [0]], np.int32)
+        self._strings = Strings(machine.returns.shape[1])
         self._number: dict[bytes, int] = {}
         self._count = 0
         self._start = np.zeros(1024, np.int64)
@@ -239,10 +234,10 @@ class Composer:
             start,
             np.stack([sources, within.astype(np.int32)]),
             self._identities,
-            self._push_parent,
-            self._push_site,
-            self._push_count,
-            self._guards,
+            self._strings.parent,
+            self._strings.site,
+            self._strings.count,
+            self._strings.guards,
         )
 
     def word(self, text: bytes) -> int:
@@ -407,7 +402,7 @@ class Composer:
                 target[places], effect[places] = self._move[cell[len(cell) - len(places) :]], string
             site = self._call[cell]
             calls = site >= 0
-            effect[going[calls]] = self._push(effect[going[calls]], site[calls], 0)
+            effect[going[calls]] = self._strings.push(effect[going[calls]], site[calls], 0)
             ended = going[self._leaf[target[going]]]
             while ended.size:
                 ended = self._pop(ended, target, effect)
@@ -416,7 +411,7 @@ class Composer:
             lapses = self._ending[target[stuck]] >= 0
             target[stuck[~lapses]] = NOWHERE
             stuck = stuck[lapses]
-            outermost = stuck[self._push_parent[effect[stuck]] < 0]
+            outermost = stuck[self._strings.parent[effect[stuck]] < 0]
             waiting = self._pop(stuck, target, effect)
             remains[outermost] = True
             target[outermost[began[outermost]]] = SELF
@@ -434,13 +429,12 @@ class Composer:
         cuts = self._cuts[test].astype(np.int64)
         begin = np.pad(cuts, ((0, 0), (1, 0)))
         end = np.pad(cuts, ((0, 0), (0, 1)), constant_values=ENDLESS)
-        empty = self._push_parent[string] < 0
-        low, high, added = self._guards[:, np.where(empty, self._push_count[string], NO_GUARD)].astype(
-            np.int64
-        )
+        empty = self._strings.parent[string] < 0
+        guard = np.where(empty, self._strings.count[string], NO_GUARD)
+        low, high, added = self._strings.guards[:, guard].astype(np.int64)
         # What the token has entered itself has counted to one number so far.
         low, high = (np.where(empty, bound, 0) for bound in (low, high))
-        added = np.where(empty, added, self._push_count[string]) + self._step[test]
+        added = np.where(empty, added, self._strings.count[string]) + self._step[test]
         low = np.maximum(low[:, None], begin - added[:, None])
         high = np.minimum(high[:, None], np.where(end == ENDLESS, ENDLESS, end - 1 - added[:, None]))
         columns = np.arange(begin.shape[1])
@@ -449,73 +443,29 @@ class Composer:
         which, outcome = np.nonzero(possible)
         after = np.empty(len(which), np.int64)
         open_count = empty[which]
-        after[open_count] = self._guarded(
+        after[open_count] = self._strings.guarded(
             np.stack([low[which, outcome], high[which, outcome], added[which]])[:, open_count]
         )
         inner = which[~open_count]
-        after[~open_count] = self._push(
-            self._push_parent[string[inner]], self._push_site[string[inner]], added[inner]
+        after[~open_count] = self._strings.push(
+            self._strings.parent[string[inner]], self._strings.site[string[inner]], added[inner]
         )
         return which, state[which], outcome, after
 
     def _pop(self, at: Wide, target: Wide, effect: Wide) -> Wide:
         """End the innermost frame of the elements `at`; those that go on in a caller's state are returned."""
-        inner = self._push_parent[effect[at]] >= 0
+        inner = self._strings.parent[effect[at]] >= 0
         outermost, at = at[~inner], at[inner]
         ending = self._ending[target[outermost]]
         rest = self._identity_of_ending[ending]
         target[outermost] = np.where(rest == DEAD, NOWHERE, rest)
-        effect[outermost] = ~(self._bounds(effect[outermost]) * self._endings + ending)
+        effect[outermost] = ~(self._strings.without_added(effect[outermost]) * self._endings + ending)
         if at.size:
             top = effect[at]
-            target[at] = self._returns[self._ending[target[at]], self._push_site[top]]
-            effect[at] = self._push_parent[top]
+            target[at] = self._returns[self._ending[target[at]], self._strings.site[top]]
+            effect[at] = self._strings.parent[top]
             at = at[target[at] >= 0]
         return at
-
-    def _bounds(self, strings: Wide) -> Wide:
-        """The guards of empty strings, but without what is added: the frame that counted is left."""
-        guards = self._push_count[strings].astype(np.int64)
-        adds = np.flatnonzero(self._guards[2, guards])
-        if adds.size:
-            low, high, _ = self._guards[:, guards[adds]]
-            without = self._guarded(np.stack([low, high, np.zeros_like(low)]))
-            guards[adds] = self._push_count[without]
-        return guards
-
-    def _guarded(self, guards: NDArray[np.integer]) -> Wide:
-        """The numbers of the empty strings with these guards: least and greatest count, and what is added."""
-        distinct, which = np.unique(guards, axis=1, return_inverse=True)
-        before = len(self._guard_number)
-        numbers = [
-            self._guard_number.setdefault(guard, len(self._guard_number))
-            for guard in zip(*distinct.tolist(), strict=True)
-        ]
-        new = list(self._guard_number)[before:]
-        if new:
-            self._guards = np.append(self._guards, np.array(new, np.int32).T, axis=1)
-        found: Wide = self._strings([(-1, -1, number) for number in numbers])[which.reshape(-1)]
-        return found
-
-    def _push(self, strings: NDArray[np.integer], sites: Ints, counts: NDArray[np.integer] | int) -> Wide:
-        """The numbers of these strings with these sites on top, above which so much has been counted."""
-        if not strings.size:
-            return strings.astype(np.int64)
-        width, most = self._returns.shape[1], int(np.max(counts)) + 1
-        keys, which = np.unique((strings * width + sites) * most + counts, return_inverse=True)
-        return self._strings([(*divmod(key // most, width), key % most) for key in keys.tolist()])[which]
-
-    def _strings(self, strings: Sequence[tuple[int, int, int]]) -> Wide:
-        """The numbers of strings, each given by its parent, the site on top and the count above it."""
-        before = len(self._pushed)
-        numbers = [self._pushed.setdefault(string, len(self._pushed)) for string in strings]
-        new = list(self._pushed)[before:]
-        if new:
-            parent, site, count = np.array(new, np.int32).T
-            self._push_parent = np.append(self._push_parent, parent)
-            self._push_site = np.append(self._push_site, site)
-            self._push_count = np.append(self._push_count, count)
-        return np.array(numbers, np.int64)
 
     def _drop_unreturnable(
         self, special: Wide, pair: Wide, at: Wide, begin: Wide, sizes: Wide, to: Ints, effect: Ints
