@@ -38,7 +38,7 @@ DRAW: Final = "draw"
 SAMPLER: Final = Parameters.names()
 FIELDS: Final = (*GRAMMARS, *OPTIONS, DRAW, *SAMPLER)
 NOT_BUILT: Final = ("grammar", "after", "xtc", "dry", "mirostat")
-"""Fields of the plan that this version does not have."""
+"""Fields that users of other engines may know, and that this version does not have."""
 
 LARGEST: Final = 1 << 20
 """Bytes of JSON that a request may bring; the largest schema of 8,000 real ones has 0.6 MB."""

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from sortition.given import check_writable
 from sortition.integrations.errors import InputError
-from sortition.usage import errors_in_one_line
+from sortition.usage import errors_in_one_line, notes
 
 bench = typer.Typer(
     no_args_is_help=True,
@@ -112,11 +111,10 @@ def _run(
         check_writable(output)
     if plots is not None and plots.exists() and not plots.is_dir():
         raise InputError(f"{plots} is no folder")
-    err = Console(stderr=True)
     return peer_environment.run(
         f"sortition.benchmarks.{name}",
         {**options, "output": output, "plots": plots},
         peers,
         packages,
-        note=lambda said: err.print(said, style="dim"),
+        note=notes(),
     )

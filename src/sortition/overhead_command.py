@@ -19,6 +19,7 @@ from sortition.usage import (
     INTERRUPTED,
     UNUSABLE,
     errors_in_one_line,
+    notes,
     quiet_transformers,
 )
 
@@ -216,14 +217,13 @@ def _measured(engine: Engine, loads: list[Load], clock: Clock, rounds: int, quie
     from sortition.benchmarks.overhead.measure import measure
     from sortition.benchmarks.overhead.tables import show
 
-    err = Console(stderr=True, quiet=quiet)
     report = measure(
         engine,
         loads,
         clock=clock,
         rounds=rounds,
         device=DeviceClock() if engine.describe()["device"].startswith("cuda") else None,
-        progress=lambda note: err.print(note, style="dim"),
+        progress=notes(quiet),
     )
     if not quiet:
         show(report, Console())
@@ -244,7 +244,6 @@ def _predicted(
 
     if not isinstance(engine, TransformersEngine):
         raise InputError("--predict is for --engine hf")
-    err = Console(stderr=True, quiet=quiet)
     report = predict(
         engine,
         list(dict.fromkeys(Point(load.batch, load.context) for load in loads)),
@@ -252,7 +251,7 @@ def _predicted(
         dtypes=dtypes,
         hardware=hardware,
         price=price,
-        progress=lambda note: err.print(note, style="dim"),
+        progress=notes(quiet),
     )
     if not quiet:
         show(report, Console())

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from sortition.given import check_choices
 from sortition.integrations.errors import InputError
+from sortition.usage import notes
 
 
 def diagnosed(
@@ -65,7 +66,6 @@ def diagnosed(
     fields = _fields(extra)
     if fields:
         wanted.append(Feature("the further fields", fields))
-    err = Console(stderr=True, quiet=quiet)
     report = diagnose(
         base_url,
         made_up(requests, words) if prompts is None else _read(prompts)[:requests],
@@ -74,7 +74,7 @@ def diagnosed(
         max_tokens=tokens,
         features=wanted,
         rounds=rounds,
-        progress=lambda note: err.print(note, style="dim"),
+        progress=notes(quiet),
     )
     if not quiet:
         show(report, Console())

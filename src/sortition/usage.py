@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import typer
+from rich.console import Console
 
 from sortition.grammars.errors import GrammarError
 from sortition.integrations.errors import InputError
@@ -30,6 +31,16 @@ def errors_in_one_line() -> Iterator[None]:
     except (GrammarError, InputError) as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(UNUSABLE) from None
+
+
+def notes(quiet: bool = False) -> Callable[[str], None]:
+    """What shows notes on the way, on standard error; if `quiet`, it shows none."""
+    console = Console(stderr=True, quiet=quiet)
+
+    def show(note: str) -> None:
+        console.print(note, style="dim")
+
+    return show
 
 
 def quiet_transformers() -> None:
