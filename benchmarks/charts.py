@@ -132,9 +132,9 @@ class Plot:
             f'<circle class="{style}" cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="3">{hint}</circle>'
         )
 
-    def legend(self, entries: Sequence[tuple[str, str]], row: int = 0) -> None:
+    def legend(self, entries: Sequence[tuple[str, str]]) -> None:
         """Names in the colours of what they name, from the top right down."""
-        for index, (name, style) in enumerate(entries, row):
+        for index, (name, style) in enumerate(entries):
             self._parts.append(text(self.x.end, TOP + 10 + 14 * index, shortened(name, 46), f"end {style}"))
 
     def _path(self, points: Sequence[Point], steps: bool, back: bool = False) -> str:

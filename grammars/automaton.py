@@ -144,10 +144,6 @@ class Automaton:
         """All words over the alphabet that are not in the language."""
         return Automaton.of(NOTHING, self.size)._product(self, lambda _, theirs: ~theirs)
 
-    def equivalent(self, other: Automaton) -> bool:
-        """Whether both accept the same words."""
-        return self._product(other, np.logical_xor).is_empty
-
     def edges(self) -> Iterator[tuple[int, Ranges, int]]:
         """Every pair of joined states once, with all units that lead from one to the other."""
         charge(self.move.size // CELLS_PER_STEP + len(self.boundaries))

@@ -53,7 +53,6 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 backends = pytest.mark.parametrize("backend", sorted(BACKENDS))
 SAME: Final[tuple[Method, ...]] = ("coupled", "greedy")
-LOSSLESS: Final[tuple[Method, ...]] = ("coupled", "token", "distinct", "block")
 
 TRIALS: Final = {"reference": 500, "cpu": 20_000}
 """Texts per goodness of fit; the reference would take an hour for as many as the slow tests have."""

@@ -28,7 +28,7 @@ class Interval:
         return (self.high - self.low) / 2
 
 
-def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def signed_rank(differences: Sequence[float]) -> Interval:
     """The Hodges-Lehmann estimate, with the interval that goes with Wilcoxon's signed-rank test.
 
     The estimate is the median of the means of all pairs. One wild difference moves neither it nor the
@@ -38,17 +38,17 @@ def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) ->
     Source: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, section 3.
 
     Raises:
-        ValueError: there are too few differences for this confidence.
+        ValueError: there are fewer than `LEAST` differences.
     """
     count = len(differences)
-    dropped = _dropped(count, confidence)
+    dropped = _dropped(count)
     if dropped < 0:
-        raise ValueError(f"{count} differences give no interval of {confidence:.0%}: {LEAST} or more do")
+        raise ValueError(f"{count} differences give no interval of {CONFIDENCE:.0%}: {LEAST} or more do")
     means = sorted((one + other) / 2 for at, one in enumerate(differences) for other in differences[: at + 1])
     return Interval(statistics.median(means), means[dropped], means[-1 - dropped])
 
 
-def _dropped(count: int, confidence: float) -> int:
+def _dropped(count: int) -> int:
     """How many of the sorted means lie outside the interval at each end; -1 where not even 0 will do."""
     # How many of the 2 ** count sets of ranks have each sum: the law of the test's statistic.
     sums = [1]
@@ -60,7 +60,7 @@ def _dropped(count: int, confidence: float) -> int:
     tail, dropped = 0, -1
     for ways in sums:
         tail += ways
-        if tail / 2**count > (1 - confidence) / 2:
+        if tail / 2**count > (1 - CONFIDENCE) / 2:
             break
         dropped += 1
     return dropped

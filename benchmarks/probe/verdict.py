@@ -59,7 +59,7 @@ def verdict(
         answer = "error"
     else:
         answer = "inconclusive" if idle or left or unsure or not exercised else "within"
-    return Verdict(answer, _headline(answer, exercised, bool(corrupt), require), tuple(reasons))
+    return Verdict(answer, _headline(answer, exercised, bool(corrupt)), tuple(reasons))
 
 
 def _rate(tested: Tested, require: Requirement) -> Rate:
@@ -86,7 +86,7 @@ def _share(rate: Rate) -> str:
     return f"{rate.count} of {rate.trials}"
 
 
-def _headline(answer: Answer, exercised: Sequence[Tested], corrupt: bool, require: Requirement) -> str:
+def _headline(answer: Answer, exercised: Sequence[Tested], corrupt: bool) -> str:
     differing = [each for each in exercised if each.bitwise is not None and each.bitwise.count]
     flipping = [each for each in exercised if each.divergence is not None and each.divergence.count]
     if corrupt:
