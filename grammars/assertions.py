@@ -14,7 +14,7 @@ from itertools import count
 from typing import Final
 
 from sortition.grammars.automaton import CODE_POINTS, Automaton
-from sortition.grammars.characters import ANY_CHARACTER, complement, difference, intersection
+from sortition.grammars.characters import ANY_CHARACTER, complement, difference, intersection, union
 from sortition.grammars.expr import (
     EMPTY,
     NOTHING,
@@ -26,13 +26,11 @@ from sortition.grammars.expr import (
     Graph,
     Ranges,
     Repeat,
-    alternative,
     concat,
     one_of,
-    repeat,
     star,
 )
-from sortition.grammars.lookaround import Look, Lookaround, Watch
+from sortition.grammars.lookaround import Look, Lookaround, Side, Variants, Watch
 from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa
 from sortition.grammars.work import charge
 
@@ -48,23 +46,9 @@ CONDITION_STEPS: Final = 8
 _ANY_TEXT: Final = star(one_of(ANY_CHARACTER))
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What may stand at one side of a place.
-
-    Attributes:
-        characters: these characters.
-        edge: or the edge of the text.
-        last_newline: or a newline that ends the text (only after a place).
-    """
-
-    characters: Ranges
-    edge: bool = False
-    last_newline: bool = False
-
-
 ANYTHING: Final = Side(ANY_CHARACTER, edge=True, last_newline=True)
 EDGE: Final = Side((), edge=True)
+LAST_NEWLINE: Final = Side((), last_newline=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,8 +90,13 @@ def _assertion(name: str, *pairs: tuple[Side, Side]) -> Assertion:
     return Assertion(f"{name} {next(numbers)}", pairs)
 
 
-def resolve(expr: Expr) -> Expr:
+def resolve(expr: Expr, before: Side = EDGE, after: Side = EDGE) -> Expr:
     """The same language of whole texts of code points, without assertions.
+
+    Args:
+        expr: what may have assertions in it.
+        before: what stands before the texts, one thing: the first character stands for all.
+        after: what stands after them, likewise.
 
     Raises:
         TooLarge: it takes too much work.
@@ -122,28 +111,34 @@ def resolve(expr: Expr) -> Expr:
     assertions = {rule: each for rule, each in conditions.items() if isinstance(each, Assertion)}
     context = _Context(assertions, looks)
     # A state: a node, the kind of the last character, the mask of what may come next, and for lookaround.
-    start = (nfa.start[ROOT_RULE], context.edge, context.everything, looks.start)
+    start = (nfa.start[ROOT_RULE], context.kind(before), context.everything, looks.start)
+    ending = context.one_of(after)
     number = {start: 0}
     order = [start]
     edges: list[tuple[int, Expr, int]] = []
     finals: set[int] = set()
     for state in order:
-        node, before, after, watch = state
+        node, last, coming, watch = state
         moves: list[tuple[Expr, tuple[int, int, int, Watch]]] = []
         for reached in nfa.closure(node):
             kind, label, following = nfa.kind[reached], nfa.label[reached], nfa.following[reached]
             if kind == ARC:
-                for part, unit, promise in context.read(nfa.sets[label], after):
+                for part, unit, promise in context.read(nfa.sets[label], coming):
                     if (watched := looks.read(watch, context.members[unit])) is not None:
                         moves.append((part, (following, unit, promise, watched)))
-            elif kind == CALL and nfa.rules[label] in assertions:
-                promised = context.promised[nfa.rules[label], before]
-                moves.append((EMPTY, (following, before, after & promised, watch)))
-            elif kind == CALL:
-                passed = looks.passing(nfa.rules[label], watch, before == context.edge)
+            elif kind == CALL and nfa.rules[label] in looks.ahead:
+                passed = looks.passing(context.ahead[nfa.rules[label], last], watch)
                 if passed is not None:
-                    moves.append((EMPTY, (following, before, after, passed)))
-            elif after >> context.edge & 1 and looks.may_end(watch):
+                    moves.append((EMPTY, (following, last, coming, passed)))
+            elif kind == CALL and nfa.rules[label] in looks.behind:
+                # No two of these masks share a bit.
+                allowed = context.behind[nfa.rules[label]]
+                promised = sum(mask for number, mask in allowed if looks.has_passed(number, watch))
+                moves.append((EMPTY, (following, last, coming & promised, watch)))
+            elif kind == CALL:
+                promised = context.promised[nfa.rules[label], last]
+                moves.append((EMPTY, (following, last, coming & promised, watch)))
+            elif coming & ending and looks.may_end(watch):
                 finals.add(number[state])
         for read, target in moves:
             if target[2]:
@@ -162,6 +157,11 @@ class _Context:
 
     A mask is a set of things that may come next: bit n for a character of kind n, then the edge of the text,
     then a newline that ends the text. As the kind of the last character, `edge` says that there is none.
+
+    Attributes:
+        promised: what may come next, by the rule of an assertion and the kind of the last character.
+        ahead: the number of the automaton that looks ahead, by rule and the kind of the last character.
+        behind: by rule, the automata that look behind, each with the mask of what it allows to come next.
     """
 
     def __init__(self, assertions: Mapping[str, Assertion], looks: Lookaround) -> None:
@@ -177,7 +177,33 @@ class _Context:
             for rule, assertion in assertions.items()
             for before in range(self.edge + 1)
         }
+        self.ahead = {
+            (rule, before): number
+            for rule, variants in looks.ahead.items()
+            for side, number in variants
+            for before in range(self.edge + 1)
+            if self._fits(before, side)
+        }
+        self.behind = {
+            rule: [(number, self._mask(side)) for side, number in variants]
+            for rule, variants in looks.behind.items()
+        }
         self._split: dict[Ranges, list[tuple[int, Expr]]] = {}
+
+    def kind(self, side: Side) -> int:
+        """The kind of the one thing that stands before a text."""
+        if side.edge:
+            return self.edge
+        first = ((side.characters[0][0],) * 2,)
+        return next(kind for kind, members in enumerate(self._kinds) if _within(first, members))
+
+    def one_of(self, side: Side) -> int:
+        """The bits of the mask by which the one thing that stands after a text may come next."""
+        if side.edge:
+            return 1 << self.edge
+        if side.last_newline:
+            return 1 << self._last_newline | 1 << self._newline
+        return 1 << self.kind(side)
 
     def read(self, ranges: Ranges, after: int) -> Iterator[tuple[Expr, int, int]]:
         """How one character of a set is read under a promise: `(part of the set, its kind, new promise)`."""
@@ -193,10 +219,17 @@ class _Context:
     def _promise(self, assertion: Assertion, before: int) -> int:
         mask = 0
         for left, right in assertion.pairs:
-            if left.edge if before == self.edge else _within(self._kinds[before], left.characters):
-                mask |= right.edge << self.edge | right.last_newline << self._last_newline
-                for kind, members in enumerate(self._kinds):
-                    mask |= _within(members, right.characters) << kind
+            if self._fits(before, left):
+                mask |= self._mask(right)
+        return mask
+
+    def _fits(self, before: int, side: Side) -> bool:
+        return side.edge if before == self.edge else _within(self._kinds[before], side.characters)
+
+    def _mask(self, side: Side) -> int:
+        mask = side.edge << self.edge | side.last_newline << self._last_newline
+        for kind, members in enumerate(self._kinds):
+            mask |= _within(members, side.characters) << kind
         return mask
 
 
@@ -230,20 +263,49 @@ def conditions_in(expr: Expr) -> Iterator[Assertion | Look]:
             waiting.append(each.body)
 
 
-def _looked_for(look: Look, at_start: bool) -> Automaton:
-    """The texts that may follow a look (`at_start`: of the text), or that may precede it."""
-    body = look.body if at_start else _replaced(look.body, BEGIN, NOTHING)
-    found = Automaton.of(resolve(concat(body, _ANY_TEXT) if look.ahead else concat(_ANY_TEXT, body)))
+def _looked_for(look: Look) -> Variants:
+    """The texts that may follow a look, by what stands before it, or that may precede it, by what follows."""
+    asked = list(_sides(look.body, before=look.ahead))
+    # What the conditions inside tell apart, each with what they say of it.
+    things = [Side(characters) for characters in _partition([side.characters for side in asked])]
+    things.append(EDGE)
+    if not look.ahead:
+        things.append(LAST_NEWLINE)
+    alike: dict[tuple[bool, ...], list[Side]] = {}
+    for thing in things:
+        alike.setdefault(tuple(_is_in(thing, side) for side in asked), []).append(thing)
+    return [(_together(sides), _automaton(look, sides[0])) for sides in alike.values()]
+
+
+def _automaton(look: Look, neighbour: Side) -> Automaton:
+    """The texts that may follow or precede a look beside this one thing."""
+    if look.ahead:
+        found = Automaton.of(resolve(concat(look.body, _ANY_TEXT), before=neighbour))
+    else:
+        found = Automaton.of(resolve(concat(_ANY_TEXT, look.body), after=neighbour))
     return Automaton.of(_ANY_TEXT).difference(found) if look.negated else found
 
 
-def _replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
-    if expr is old:
-        return new
-    if isinstance(expr, Concat):
-        return concat(*(_replaced(part, old, new) for part in expr.parts))
-    if isinstance(expr, Alternative):
-        return alternative(*(_replaced(part, old, new) for part in expr.parts))
-    if isinstance(expr, Repeat):
-        return repeat(_replaced(expr.body, old, new), expr.low, expr.high)
-    return expr
+def _sides(expr: Expr, *, before: bool) -> Iterator[Side]:
+    """What the conditions of a pattern ask for before or after their places, those in lookaround as well."""
+    for condition in conditions_in(expr):
+        if isinstance(condition, Look):
+            yield from _sides(condition.body, before=before)
+        else:
+            yield from (left if before else right for left, right in condition.pairs)
+
+
+def _is_in(thing: Side, side: Side) -> bool:
+    if thing.edge:
+        return side.edge
+    if thing.last_newline:
+        return side.last_newline or _within(NEWLINE, side.characters)
+    return _within(thing.characters, side.characters)
+
+
+def _together(sides: list[Side]) -> Side:
+    return Side(
+        union(*(side.characters for side in sides)),
+        any(side.edge for side in sides),
+        any(side.last_newline for side in sides),
+    )

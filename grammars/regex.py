@@ -41,7 +41,7 @@ def regex(pattern: str) -> Grammar:
 
     Raises:
         Invalid: not a pattern.
-        Unsupported: backreferences to groups of many texts, conditions, word boundaries inside lookaround.
+        Unsupported: backreferences to groups of many texts, conditions, lookaround in two directions at once.
         Unsatisfiable: no text matches.
         TooLarge: it takes too much work.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import ClassVar, Final
 
-from sortition.grammars.assertions import BEGIN, END, END_OR_LAST_NEWLINE, Assertion, conditions_in, numbers
+from sortition.grammars.assertions import END_OR_LAST_NEWLINE, Assertion, conditions_in, numbers
 from sortition.grammars.backreferences import Backreference, Group, without_backreferences
 from sortition.grammars.characters import ANY_CHARACTER, complement, intersection, union
 from sortition.grammars.errors import Invalid, TooLarge, Unsupported, quoted
@@ -26,6 +26,7 @@ from sortition.grammars.expr import (
     Literal,
     Ranges,
     Repeat,
+    alternative,
     concat,
     literal,
     one_of,
@@ -78,7 +79,7 @@ class _Last(Enum):
 class _Group:
     """A group that is open: the branches before the last `|`, the items since, how lookaround begins.
 
-    `number` is that of what it captures, 0 if nothing.
+    `number` is that of what it captures, 0 if nothing; `greedy` is the last item if that is a greedy repeat.
     """
 
     opening: int
@@ -89,6 +90,7 @@ class _Group:
     branches: list[Expr] = field(default_factory=list)
     items: list[Expr] = field(default_factory=list)
     last: _Last = _Last.NOTHING
+    greedy: tuple[Expr, int, int | None] | None = None
 
 
 class PatternParser(ABC):
@@ -332,8 +334,8 @@ class PatternParser(ABC):
         group = self._groups.pop()
         self.flags = group.outer_flags
         expr = _choice(group)
-        if group.atomic and _length(expr) is None:
-            raise self.unsupported("(?>", "atomic groups of more than one length are", group.opening)
+        if group.atomic:
+            expr = self._atomic(group)
         if group.look:
             self.item(self._look(expr, group))
             return
@@ -344,12 +346,12 @@ class PatternParser(ABC):
         outer.last = _Last.ATOM
 
     def _look(self, body: Expr, group: _Group) -> Look:
-        """Lookaround; what a condition inside it asks for must not depend on what is around the place."""
+        """Lookaround; what is inside may look in the same direction only."""
         ahead, negated = "<" not in group.look, "!" in group.look
         if self.fixed_behind and not ahead and _length(body) is None:
             raise self.invalid("look-behind needs a fixed length", group.opening)
-        if not all(each is BEGIN or (ahead and _looks_ahead(each)) for each in conditions_in(body)):
-            what = "boundaries and looking behind inside lookaround are"
+        if not all(_is_enforced(each, ahead, negated) for each in conditions_in(body)):
+            what = "looking in both directions at once, or for no end of the text behind, is"
             raise self.unsupported(group.look, what, group.opening)
         return Look(f"lookaround {next(numbers)}", body, ahead, negated)
 
@@ -384,15 +386,53 @@ class PatternParser(ABC):
             raise self.invalid("nothing to repeat", start)
         if group.last is _Last.REPEAT:
             raise self.invalid("multiple repeat", start)
-        group.items[-1] = _repeated(group.items[-1], low, high)
+        body = group.items[-1]
+        group.items[-1] = _repeated(body, low, high)
         group.last = _Last.REPEAT
-        if not self.skip("?") and self.has_possessive and self.skip("+") and _length(group.items[-1]) is None:
+        group.greedy = None
+        if self.skip("?"):
+            return
+        if not (self.has_possessive and self.skip("+")):
+            group.greedy = body, low, high
+        elif _length(group.items[-1]) is None:
+            group.items[-1] = self._possessive(body, low, high, start)
+
+    def _possessive(self, body: Expr, low: int, high: int | None, start: int) -> Expr:
+        """A repeat that gives nothing back: of words of one length, it ends where no other follows."""
+        if not self._has_one_way(body):
             raise self.unsupported(
                 self.pattern[start : self.position],
-                "possessive repeats of more than one length are",
+                "possessive repeats of what has more than one length are",
                 start,
                 hint="a greedy repeat, without the last +, may mean the same here",
             )
+        stop = Look(f"lookaround {next(numbers)}", body, True, True)
+        if high is None:
+            return concat(repeat(body, low, None), stop)
+        return alternative(concat(repeat(body, low, high - 1), stop), repeat(body, high, high))
+
+    def _atomic(self, group: _Group) -> Expr:
+        """A group that gives nothing back: of words of one length each, the first branch that fits."""
+        branches = [*group.branches, _sequence(group.items)]
+        expr = any_of(tuple(branches))
+        if _length(expr) is not None:
+            return expr
+        if len(branches) == 1 and len(group.items) == 1 and group.greedy:
+            return self._possessive(*group.greedy, group.opening)
+        if not all(map(self._has_one_way, branches)):
+            raise self.unsupported(
+                "(?>", "atomic groups with parts of more than one length are", group.opening
+            )
+        chosen: list[Expr] = []
+        earlier: list[Expr] = []
+        for branch in branches:
+            chosen.append(concat(*earlier, branch))
+            earlier.append(Look(f"lookaround {next(numbers)}", branch, True, True))
+        return alternative(*chosen)
+
+    def _has_one_way(self, expr: Expr) -> bool:
+        """Whether a place decides if an expression fits there, and how far it reaches."""
+        return not self._refers and _length(expr) is not None and not any(conditions_in(expr))
 
     def _character_class(self) -> Expr:
         opening = self.position
@@ -502,11 +542,15 @@ def _length(expr: Expr) -> int | None:
     return 1 if isinstance(expr, Class) else 0
 
 
-def _looks_ahead(condition: Assertion | Look) -> bool:
-    """Whether only what follows decides."""
+def _is_enforced(condition: Assertion | Look, ahead: bool, negated: bool) -> bool:
+    """Whether a condition can be followed inside lookaround of this kind."""
     if isinstance(condition, Look):
-        return condition.ahead and all(map(_looks_ahead, conditions_in(condition.body)))
-    return condition in (END, END_OR_LAST_NEWLINE)
+        negated = negated or condition.negated
+        return condition.ahead == ahead and all(
+            _is_enforced(each, ahead, negated) for each in conditions_in(condition.body)
+        )
+    # That a newline follows which does not end the text is nothing that can be promised.
+    return ahead or not negated or condition is not END_OR_LAST_NEWLINE
 
 
 def _choice(group: _Group) -> Expr:

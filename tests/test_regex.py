@@ -139,6 +139,83 @@ def test_ecma_patterns_mean_what_a_search_finds(pattern: Pair) -> None:
             assert matches(automaton, text) == (judge.search(text) is not None), text
 
 
+BOUNDARIES_IN_LOOKS = _same(
+    *(
+        r"(?!a\b)",
+        r"(?=\b)",
+        r"(?=\Ba)",
+        r"(?=.*\b1\b)",
+        r"(?!.*\ba)",
+        r"(?=a(?!\bB|a\b))",
+        r"(?!\B|(?=.\b))",
+    ),
+    *(
+        r"(?<=\b.)",
+        r"(?<!a\b)",
+        r"(?<=a\B)",
+        r"(?<!\B1)",
+        r"(?<=(?<!\b.)a)",
+        r"(?<!(?<=a\b|\bB))",
+        r"(?<=^a|\ba)",
+    ),
+)
+
+
+NOTHING_GIVEN_BACK = _same(
+    "a*+",
+    "[aB]++",
+    "(?:1|_){1,2}+",
+    ".?+",
+    r"(?:a\w){0,2}+",
+    "(?>a|aB)",
+    "(?>B+)",
+    r"(?>aB|\w|)",
+    r"(?>\s{1,2})",
+)
+
+
+def _around(looks: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
+    """Patterns of few parts: `re` takes for ever where conditions are repeated inside repeats."""
+    return _pattern(st.one_of(LITERALS, CLASSES, looks, looks), ["(?:"], max_leaves=3)
+
+
+@given(
+    _around(
+        BOUNDARIES_IN_LOOKS | _same("(?=a$)", "(?!^a|1$)", "(?<=a$)", "(?m:(?=^a|B$))", "(?m:(?<!a$|^B))")
+    )
+)
+@settings(deadline=None, max_examples=40)
+def test_boundaries_in_lookaround_mean_what_re_says(pattern: Pair) -> None:
+    automaton = Automaton.of(parse(pattern[0], "python"))
+    judge = re.compile(pattern[0])
+    for text in filter(None, TEXTS):
+        assert matches(automaton, text) == (judge.fullmatch(text) is not None), text
+
+
+@given(_around(NOTHING_GIVEN_BACK))
+@settings(deadline=None, max_examples=40)
+@example((r"[aB]++a|(?>a|aB)*", ""))
+def test_what_gives_nothing_back_means_what_re_says(pattern: Pair) -> None:
+    automaton = Automaton.of(parse(pattern[0], "python"))
+    judge = re.compile(pattern[0])
+    for text in TEXTS:
+        assert matches(automaton, text) == (judge.fullmatch(text) is not None), text
+
+
+@given(
+    _around(
+        BOUNDARIES_IN_LOOKS
+        | st.sampled_from([("(?<!a$)", r"(?<!a\Z)"), ("(?<=B$|^)", r"(?:(?<=B\Z)|(?<=^))")])
+    )
+)
+@settings(deadline=None, max_examples=40)
+def test_boundaries_in_lookaround_mean_what_a_search_finds(pattern: Pair) -> None:
+    automaton = Automaton.of(parse(pattern[0], "ecma"))
+    judge = re.compile(pattern[1], re.ASCII)
+    for text in filter(None, TEXTS):
+        assert matches(automaton, text) == (judge.search(text) is not None), text
+
+
 # interegular reads no word boundaries and no anchors in the middle; its classes are those of ASCII. It takes
 # minutes for patterns that nest deeper.
 REGULAR_PATTERNS = _pattern(
