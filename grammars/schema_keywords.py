@@ -46,6 +46,7 @@ class Shape(Enum):
 
     SCHEMA = auto()
     SCHEMAS = auto()
+    SCHEMAS_IF_ANY = auto()
     SCHEMA_MAP = auto()
     ITEMS = auto()
     DEPENDENCIES = auto()
@@ -86,7 +87,7 @@ KEYWORDS: Final = {
     "type": Keyword(Shape.TYPE),
     "enum": Keyword(Shape.VALUES),
     "const": Keyword(Shape.VALUE, Draft.D6),
-    "allOf": Keyword(Shape.SCHEMAS),
+    "allOf": Keyword(Shape.SCHEMAS_IF_ANY),
     "anyOf": Keyword(Shape.SCHEMAS),
     "oneOf": Keyword(Shape.SCHEMAS),
     "not": Keyword(Shape.SCHEMA),
@@ -103,7 +104,7 @@ KEYWORDS: Final = {
     "pattern": Keyword(Shape.TEXT),
     "format": Keyword(Shape.TEXT),
     "items": Keyword(Shape.ITEMS),
-    "prefixItems": Keyword(Shape.SCHEMAS, Draft.D2020),
+    "prefixItems": Keyword(Shape.SCHEMAS_IF_ANY, Draft.D2020),
     "additionalItems": Keyword(Shape.FLAG_OR_SCHEMA, Draft.D4, Draft.D2019),
     "contains": Keyword(Shape.SCHEMA, Draft.D6),
     "minContains": Keyword(Shape.COUNT, Draft.D2019),
@@ -154,7 +155,7 @@ ANNOTATIONS: Final = frozenset(
 
 _OF_SCHEMAS: Final = frozenset(
     [
-        *(Shape.SCHEMA, Shape.FLAG_OR_SCHEMA, Shape.SCHEMAS, Shape.SCHEMA_MAP),
+        *(Shape.SCHEMA, Shape.FLAG_OR_SCHEMA, Shape.SCHEMAS, Shape.SCHEMAS_IF_ANY, Shape.SCHEMA_MAP),
         *(Shape.ITEMS, Shape.DEPENDENCIES),
     ]
 )
@@ -195,7 +196,10 @@ def check(keyword: str, value: object, draft: Draft, stated: bool, pointer: str)
         if reason := _problem(inner, part, draft, stated):
             place = pointer_to(pointer, keyword, token)
             raise Invalid(reason + _instead(inner, part), pointer=place, keyword=keyword)
-    raise Invalid(problem + _instead(shape, value), pointer=pointer, keyword=keyword)
+    hint = None
+    if keyword == "required" and isinstance(value, bool):
+        hint = "the object that has the property lists its name under required, or leaves it out"
+    raise Invalid(problem + _instead(shape, value), pointer=pointer, keyword=keyword, hint=hint)
 
 
 def ignored(keywords: Collection[str]) -> tuple[str, ...]:
@@ -239,7 +243,7 @@ def children(keyword: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], 
         for name, child in value.items():
             if not isinstance(child, list):
                 yield (keyword, name), child
-    elif isinstance(value, list) and shape in (Shape.SCHEMAS, Shape.ITEMS):
+    elif isinstance(value, list) and shape in (Shape.SCHEMAS, Shape.SCHEMAS_IF_ANY, Shape.ITEMS):
         for index, child in enumerate(value):
             yield (keyword, index), child
     elif shape in (Shape.SCHEMA, Shape.ITEMS, Shape.FLAG_OR_SCHEMA):
@@ -270,6 +274,10 @@ def _problem(shape: Shape, value: object, draft: Draft, stated: bool) -> str | N
         case Shape.SCHEMAS:
             good = isinstance(value, list) and value and all(_is_schema(each, draft) for each in value)
             return None if good else "must be a list of one or more schemas"
+        case Shape.SCHEMAS_IF_ANY:
+            # Meta-schemas ask for one, but generators write none for an empty tuple, and that is clear.
+            good = isinstance(value, list) and all(_is_schema(each, draft) for each in value)
+            return None if good else "must be a list of schemas"
         case Shape.SCHEMA_MAP:
             good = isinstance(value, dict) and all(_is_schema(each, draft) for each in value.values())
             return None if good else "must map names to schemas"
@@ -320,7 +328,7 @@ def _parts(shape: Shape, value: object) -> Iterator[tuple[str | int, object, Sha
         for name, part in value.items():
             is_list = shape is Shape.NAME_LISTS or (shape is Shape.DEPENDENCIES and isinstance(part, list))
             yield name, part, Shape.NAMES if is_list else Shape.SCHEMA
-    elif isinstance(value, list) and shape in (Shape.SCHEMAS, Shape.ITEMS):
+    elif isinstance(value, list) and shape in (Shape.SCHEMAS, Shape.SCHEMAS_IF_ANY, Shape.ITEMS):
         yield from ((index, part, Shape.SCHEMA) for index, part in enumerate(value))
 
 

@@ -5,6 +5,7 @@ Everything here is iterative, so that no depth of nesting can exhaust the stack.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,12 +26,30 @@ ADDRESSES: Final = frozenset(["$id", "id", "$anchor", "$dynamicAnchor"])
 DYNAMIC_REFERENCES: Final = frozenset(["$dynamicRef", "$recursiveRef"])
 """References whose target depends on the way that led to them."""
 
+_INDEX: Final = re.compile("0|[1-9][0-9]*")
+
+
+_LATEST: Final = referencing.jsonschema.DRAFT202012
+
+
+def _inside(contents: Any) -> Iterator[Any]:
+    """The schemas in a schema, lists of them under `items` as before 2020-12 included."""
+    for each in _LATEST.subresources_of(contents):
+        yield from each if isinstance(each, list) else (each,)
+
+
 _SPECIFICATIONS: Final = {
     Draft.D4: referencing.jsonschema.DRAFT4,
     Draft.D6: referencing.jsonschema.DRAFT6,
     Draft.D7: referencing.jsonschema.DRAFT7,
     Draft.D2019: referencing.jsonschema.DRAFT201909,
-    Draft.D2020: referencing.jsonschema.DRAFT202012,
+    Draft.D2020: referencing.Specification(  # type: ignore[call-arg]
+        name=_LATEST.name,
+        id_of=_LATEST.id_of,
+        subresources_of=_inside,
+        anchors_in=lambda _, contents: _LATEST.anchors_in(contents),
+        maybe_in_subresource=_LATEST.maybe_in_subresource,
+    ),
 }
 
 
@@ -82,11 +101,20 @@ def _address(raw: dict[str, Any], draft: Draft) -> object:
 
 
 def follow(scope: Scope, pointer: str) -> tuple[Any, str, Scope]:
-    """What a JSON pointer leads to from the root of a resource, its place, and the resource it belongs to."""
+    """What a JSON pointer leads to from the root of a resource, its place, and the resource it belongs to.
+
+    Raises:
+        LookupError: it leads nowhere.
+    """
     current, place = scope.contents, scope.pointer
     for token in pointer.split("/")[1:]:
         token = token.replace("~1", "/").replace("~0", "~")
-        current = current[int(token) if isinstance(current, list) else token]
+        if isinstance(current, list) and _INDEX.fullmatch(token):
+            current = current[int(token)]
+        elif isinstance(current, dict):
+            current = current[token]
+        else:
+            raise LookupError(pointer)
         place = pointer_to(place, token)
         if isinstance(current, dict) and identifier(current, scope.draft) is not None:
             scope = Scope(scope.draft, scope.stated, current, scope, place)
