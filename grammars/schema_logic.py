@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import comb
 from typing import Final, TypeAlias, TypeVar
 
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge
@@ -38,8 +37,8 @@ from sortition.grammars.schema_facts import (
 )
 from sortition.grammars.schema_keys import terms_of
 from sortition.grammars.schema_origin import CHOOSING, Origin
-from sortition.grammars.schema_overlap import Outline, outlines
-from sortition.grammars.work import charge
+from sortition.grammars.schema_overlap import Outline, outlines, overlapping
+from sortition.grammars.work import charge, meter
 
 TERM_STEPS: Final = 80
 """Steps that it takes to expand a term."""
@@ -49,9 +48,6 @@ TAKEN_STEPS: Final = 30
 
 ITEMS_LOOKED_AT: Final = 64
 """Items that are looked at to tell whether an array can exist; more would only find more reasons why not."""
-
-OUTLINE_STEPS: Final = 1
-"""Steps that it takes to compare the outlines of two branches of `oneOf`."""
 
 OVERLAP_STEPS: Final = 4
 """Steps that it takes to ask whether two branches of `oneOf` overlap, beside making values."""
@@ -355,19 +351,13 @@ class Logic:
     def _exactly_one(self, schema: Schema, context: Terms = ()) -> Iterator[Terms]:
         """For each branch of `oneOf`: it holds, and every branch that may overlap with it does not."""
         branches = listed(schema, "oneOf")
-        overlapping: list[list[Schema]] = [[] for _ in branches]
-        charge(OUTLINE_STEPS * comb(len(branches), 2))
-        outlined = [self._outlines(branch) for branch in branches]
-        met = []
-        for (i, ours), (j, theirs) in combinations(enumerate(outlined), 2):
-            if ours is None or theirs is None or any(one.meets(other) for one in ours for other in theirs):
-                charge(OVERLAP_STEPS)
-                met.append((i, j))
-        for i, j in met:
+        meeting: list[list[Schema]] = [[] for _ in branches]
+        for i, j in overlapping([self._outlines(branch) for branch in branches]):
+            charge(OVERLAP_STEPS)
             if self.possible((*context, *terms(branches[i]), *terms(branches[j]))):
-                overlapping[i].append(branches[j])
-                overlapping[j].append(branches[i])
-        for branch, others in zip(branches, overlapping, strict=True):
+                meeting[i].append(branches[j])
+                meeting[j].append(branches[i])
+        for branch, others in zip(branches, meeting, strict=True):
             yield (*terms(branch), *(Negation(other) for other in others))
 
     def _outlines(self, schema: Schema) -> list[Outline] | None:
@@ -489,5 +479,10 @@ def _exists(exists: Callable[[_Set], bool], members: _Set) -> bool:
         return exists(members)
     except Invalid:
         raise
+    except TooLarge:
+        # What is too large by itself may prove not to be needed; what is beyond the budget ends everything.
+        if meter().left < 0:
+            raise
+        return True
     except GrammarError:
         return True

@@ -20,7 +20,7 @@ from sortition.grammars.schema_overlap import constants_of
 from sortition.grammars.work import charge
 
 NAME_STEPS: Final = 1
-"""Steps that a key takes in each set of objects."""
+"""Steps that a key takes in each set of objects that may have it."""
 
 MOST_PAIRS: Final = 2_000
 """Pairs of keys of which one may follow the other, up to which branches have the keys of others, too.
@@ -82,19 +82,22 @@ def _with_others_later(
     together, and share one.
     """
     named = [frozenset(declared(each)) for each in sets]
+    charge(NAME_STEPS * sum(map(len, named)))
     common, everything = named[0].intersection(*named), named[0].union(*named)
-    charge(NAME_STEPS * len(sets) * len(everything))
     told_apart = _told_apart(sets, named, cases)
-    grouped = common.union(*(names for names, told in zip(named, told_apart, strict=True) if told))
-    groups = [grouped - common]
+    grouped = set(common)
+    grouped.update(*(names for names, told in zip(named, told_apart, strict=True) if told))
+    groups = [frozenset(grouped - common)]
     for names in named:
         if more := names - grouped:
             groups.append(more)
             grouped |= more
-    charge(NAME_STEPS * len(sets) * len(groups))
     # What only wishes speak of is as good as of others.
+    open_ended = [not is_closed(each, possible) for each in sets]
+    charge(NAME_STEPS * sum(open_ended) * (len(everything) + len(groups)))
     foreign = [
-        frozenset() if is_closed(each, possible) else everything.difference(_own(each)) for each in sets
+        everything.difference(_own(each)) if is_open else frozenset()
+        for each, is_open in zip(sets, open_ended, strict=True)
     ]
     pairs = sum(map(len, groups[1:])) ** 2
     pairs += sum(len(names & others) * len(names) for names, others in zip(named, foreign, strict=True))
@@ -102,7 +105,7 @@ def _with_others_later(
     placed = []
     for each, names, others in zip(sets, named, foreign, strict=True):
         undeclared = others - names
-        after = tuple(filter(None, (group & undeclared for group in groups)))
+        after = tuple(filter(None, (group & undeclared for group in groups))) if undeclared else ()
         placed.append(_without(each, others, possible) if many else replace(each, later=after))
     return placed
 

@@ -5,16 +5,32 @@ They settle the usual `oneOf` without multiplying anything out; where they do no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import TypeAlias
+from itertools import combinations, product
+from math import comb
+from typing import Final, TypeAlias
 
 from sortition.grammars.schema_facts import Facts, Terms
 from sortition.grammars.schema_keys import terms_of
+from sortition.grammars.work import charge, meter
 
-Constant: TypeAlias = tuple[str, str | Fraction | None]
-"""A value that is no container: its type, and which one."""
+OUTLINE_STEPS: Final = 3
+"""Steps that it takes to look at an outline, or to compare two."""
+
+CONSTANT_STEPS: Final = 1
+"""Steps that each value takes to be told from others."""
+
+VALUES_PER_STEP: Final = 8
+"""Values of tags that are compared in one step."""
+
+PAIR_STEPS: Final = 3
+"""Steps that each pair of schemas that may overlap takes to be noted, however many of their outlines do."""
+
+Constant: TypeAlias = tuple[str, str | tuple[int, int] | None]
+"""A value that is no container: its type, and which one; a number by numerator and denominator, as fractions
+take long to hash."""
 Cases: TypeAlias = Callable[[Terms], tuple[Facts, ...]]
 
 
@@ -32,18 +48,106 @@ class Outline:
     open_types: frozenset[str]
     tags: Mapping[str, frozenset[Constant]]
 
-    def meets(self, other: Outline) -> bool:
-        """Whether a common value cannot be ruled out."""
-        if self.constants & other.constants:
-            return True
-        if any(kind in other.open_types for kind, _ in self.constants):
-            return True
-        if any(kind in self.open_types for kind, _ in other.constants):
-            return True
-        shared = self.open_types & other.open_types
-        if shared == {"object"}:
-            return all(values & other.tags[key] for key, values in self.tags.items() if key in other.tags)
-        return bool(shared)
+
+_Numbered: TypeAlias = tuple[int, Outline]
+"""An outline with the number of its schema."""
+
+
+def overlapping(outlined: Sequence[Sequence[Outline] | None]) -> list[tuple[int, int]]:
+    """The pairs of schemas, by their numbers in ascending order, of which a common value cannot be ruled out.
+
+    Schemas are grouped by their constants, types and tags, and compared only inside a group: those with a tag
+    each, as most long lists have, take time in proportion to how many there are.
+
+    Args:
+        outlined: the outlines of each schema, None for one that may overlap with any.
+    """
+    found: set[tuple[int, int]] = set()
+    spend = meter().charge
+    every = [(number, each) for number, of_one in enumerate(outlined) for each in of_one or ()]
+    for i, j in _meeting(every):
+        spend(PAIR_STEPS)
+        if i != j:
+            found.add((i, j) if i < j else (j, i))
+    for number, of_one in enumerate(outlined):
+        if of_one is None:
+            spend(PAIR_STEPS * len(outlined))
+            found.update((min(number, i), max(number, i)) for i in range(len(outlined)) if i != number)
+    return sorted(found)
+
+
+def _meeting(every: Sequence[_Numbered]) -> Iterator[tuple[int, int]]:
+    """The numbers of every pair of outlines that meet, some of them several times."""
+    charge(OUTLINE_STEPS * len(every))
+    by_constant: dict[Constant, list[int]] = {}
+    constants_of_type: dict[str, list[int]] = {}
+    open_for_type: dict[str, list[int]] = {}
+    objects: list[_Numbered] = []
+    for number, outline in every:
+        charge(CONSTANT_STEPS * len(outline.constants))
+        for constant in outline.constants:
+            by_constant.setdefault(constant, []).append(number)
+        for kind in {kind for kind, _ in outline.constants}:
+            constants_of_type.setdefault(kind, []).append(number)
+        for kind in outline.open_types:
+            open_for_type.setdefault(kind, []).append(number)
+        if "object" in outline.open_types:
+            objects.append((number, outline))
+    for sharing in by_constant.values():
+        yield from combinations(sharing, 2)
+    for kind, those in open_for_type.items():
+        yield from product(constants_of_type.get(kind, ()), those)
+        yield from combinations(those, 2) if kind != "object" else ()
+    yield from _objects_meeting(objects)
+
+
+def _objects_meeting(objects: Sequence[_Numbered]) -> Iterator[tuple[int, int]]:
+    """The same for outlines with objects and for these alone: every tag that both have has a common value."""
+    charge(CONSTANT_STEPS * sum(1 + len(values) for _, each in objects for values in each.tags.values()))
+    holders: dict[str, Counter[Constant]] = {}
+    tagged: Counter[str] = Counter()
+    for _, outline in objects:
+        for tag, values in outline.tags.items():
+            tagged[tag] += 1
+            holders.setdefault(tag, Counter()).update(values)
+    # Those with the tag are compared with those of the same value, and those without it with all.
+    pairs = {
+        tag: sum(count * count for count in holders[tag].values()) + 2 * with_it * (len(objects) - with_it)
+        for tag, with_it in tagged.items()
+    }
+    best = min(pairs, key=pairs.__getitem__, default=None)
+    if best is None or pairs[best] > len(objects) ** 2 // 2:
+        charge((OUTLINE_STEPS + _weight(objects)) * comb(len(objects), 2))
+        yield from ((i, j) for (i, ours), (j, theirs) in combinations(objects, 2) if _agree(ours, theirs))
+        return
+    groups: dict[Constant, list[_Numbered]] = {}
+    for each in objects:
+        for value in each[1].tags.get(best, ()):
+            groups.setdefault(value, []).append(each)
+    for group in groups.values():
+        if len(group) > 1:
+            yield from _objects_meeting(group)
+    others = [each for each in objects if best not in each[1].tags]
+    if others:
+        yield from _objects_meeting(others)
+        those = [each for each in objects if best in each[1].tags]
+        charge((OUTLINE_STEPS + _weight(objects)) * len(others) * len(those))
+        yield from ((i, j) for (i, ours), (j, theirs) in product(others, those) if _agree(ours, theirs))
+
+
+def _weight(objects: Sequence[_Numbered]) -> int:
+    """The steps that it takes to compare the values of the tags of two outlines."""
+    largest = max((sum(map(len, outline.tags.values())) for _, outline in objects), default=0)
+    return largest // VALUES_PER_STEP
+
+
+def _agree(ours: Outline, theirs: Outline) -> bool:
+    """Whether all tags that both have have common values."""
+    for tag, values in ours.tags.items():
+        others = theirs.tags.get(tag)
+        if others is not None and values.isdisjoint(others):
+            return False
+    return True
 
 
 def outlines(terms: Terms, cases: Cases) -> list[Outline]:
@@ -83,9 +187,15 @@ def _simple(facts: Facts) -> tuple[set[Constant], set[str]]:
     for allowed, name in ((facts.null, "null"), (facts.true, "true"), (facts.false, "false")):
         if allowed:
             constants.add((name, None))
-    for part, name in ((facts.number, "number"), (facts.string, "string")):
-        if part is not None and part.values is not None:
-            constants.update((name, value) for value in part.values)
-        elif part is not None:
-            open_types.add(name)
+    numbers, strings = facts.number, facts.string
+    if numbers is not None and numbers.values is not None:
+        charge(CONSTANT_STEPS * len(numbers.values))
+        constants.update(("number", (value.numerator, value.denominator)) for value in numbers.values)
+    elif numbers is not None:
+        open_types.add("number")
+    if strings is not None and strings.values is not None:
+        charge(CONSTANT_STEPS * len(strings.values))
+        constants.update(("string", value) for value in strings.values)
+    elif strings is not None:
+        open_types.add("string")
     return constants, open_types

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 import sortition as so
 from sortition.grammars import accelerate, partition_jit, subsets_jit
+from sortition.grammars import json_schema as lowering
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.json_strings import finite
 from sortition.grammars.machine import Machine
@@ -134,3 +136,33 @@ def test_loops_count_the_same_steps(schema: Any, monkeypatch: pytest.MonkeyPatch
     assert steps(needed) == needed
     with pytest.raises(TooLarge):
         steps(needed - 1)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        # Items need not differ where there can be none.
+        {
+            "type": "array",
+            "uniqueItems": True,
+            "items": {"type": "string", "pattern": "^[a-f]{9}x", "not": {"pattern": "^[a-f]{9}"}},
+        },
+        {"type": "integer", "multipleOf": 31, "not": {"multipleOf": 31}},
+    ],
+    ids=["strings", "numbers"],
+)
+def test_whatever_the_budget_nothing_but_its_end_is_reported(
+    schema: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outcome(budget: int) -> tuple[type[Exception] | None, int]:
+        monkeypatch.setattr(lowering, "metered", partial(metered, budget=budget))
+        lowering._LOWERED.clear()
+        try:
+            return None, so.json_schema(schema).steps
+        except so.GrammarError as error:
+            return type(error), 0
+
+    unbounded = outcome(BUDGET)
+    steps = unbounded[1] or 10_000
+    found = {outcome(steps * part // 200) for part in range(201)}
+    assert found - {unbounded} == {(TooLarge, 0)}
