@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from sortition.grammars.expr import NOTHING, Expr, Graph, concat, counted, literal
@@ -29,6 +30,14 @@ class Edges:
             return
         self._charge(EDGE_STEPS)
         self.edges.append((self._number(source), expr, self._number(target)))
+
+    def add_all(self, source: object, onward: Iterable[tuple[Expr, object]]) -> None:
+        """Add edges from a node, none of which is `NOTHING`: there may be a hundred thousand in an object."""
+        number = self._number(source)
+        numbers = self.numbers
+        more = [(number, expr, numbers.setdefault(target, len(numbers))) for expr, target in onward]
+        self._charge(EDGE_STEPS * len(more))
+        self.edges += more
 
     def _number(self, name: object) -> int:
         return self.numbers.setdefault(name, len(self.numbers))

@@ -19,6 +19,7 @@ from sortition.grammars.json_plans import (
     ShapePlan,
     Ways,
     depths_of,
+    expect_all_sets,
     indentation,
 )
 from sortition.grammars.json_rules import Names, Rules, Way
@@ -108,6 +109,7 @@ class Lowering:
         depths = depths_of(self._plans, names, self._policy)
         spaces = indentation(self._plans, depths, self._policy)
         called = self.rules.positions > MANY_POSITIONS or spaces > MANY_SPACES
+        expect_all_sets([self._plans[name] for name in depths], self.rules)
         for name, at in depths.items():
             plan, whitespace = self._plans[name], self._policy.at(at, called)
             with too_large_at(plan.origin):

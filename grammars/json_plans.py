@@ -6,7 +6,7 @@ container are the names of their rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
@@ -15,9 +15,9 @@ from sortition.grammars.expr import Graph
 from sortition.grammars.json_arrays import array_of, is_long
 from sortition.grammars.json_objects import Member, Shape, Undeclared, object_of
 from sortition.grammars.json_rules import Names, Rules
-from sortition.grammars.json_unordered_objects import unordered_object_of
+from sortition.grammars.json_unordered_objects import Sets, expect_sets, sets_of, unordered_object_of
 from sortition.grammars.json_whitespace import ALL_DEPTHS, INDENTS, MOST_SPACES, Policy, Whitespace
-from sortition.grammars.schema_origin import Origin
+from sortition.grammars.schema_origin import Origin, too_large_at
 from sortition.grammars.schema_ways import Counted, Marks
 
 Ways: TypeAlias = list[tuple[Names, Marks]]
@@ -148,6 +148,25 @@ def indentation(plans: Plans, depths: Mapping[str, int], policy: Policy) -> int:
     return sum(
         plans[name].places * min(at.bit_length() * max(INDENTS), MOST_SPACES) for name, at in depths.items()
     )
+
+
+def expect_all_sets(plans: Iterable[ObjectsPlan | ArrayPlan], rules: Rules) -> None:
+    """Widen the budget for the sets of keys of containers, or refuse them; those with most are to blame.
+
+    Raises:
+        TooLarge: there are too many.
+    """
+    steps, keys, blamed = 0, 1, None
+    for plan in plans:
+        if isinstance(plan, ObjectsPlan) and plan.any_order:
+            with too_large_at(plan.origin):
+                sets = sets_of(plan.shapes[0].shape(rules))
+            steps += sets.steps
+            if sets.keys > keys:
+                keys, blamed = sets.keys, plan.origin
+    if blamed is not None:
+        with too_large_at(blamed):
+            expect_sets(Sets(steps, keys))
 
 
 def _undeclared(keys: Sequence[tuple[str, Ways]], rules: Rules) -> Undeclared:

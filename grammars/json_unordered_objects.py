@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache, reduce
-from typing import NamedTuple, TypeAlias
+from math import comb
+from typing import Final, NamedTuple, TypeAlias
 
 from sortition.grammars.expr import NOTHING, Expr, Graph, alternative, concat, counted, literal
 from sortition.grammars.json_containers import EDGE_STEPS, Edges
 from sortition.grammars.json_objects import Counting, Member, Shape, Undeclared, expect_pairs
 from sortition.grammars.json_whitespace import Whitespace
 from sortition.grammars.schema_ways import Marks
-from sortition.grammars.work import SETS_BUDGET, charge, expect, meter
+from sortition.grammars.work import SETS_BUDGET, allow, charge, expect
+
+SET_STEPS: Final = 20
+"""Steps that each edge between two sets takes at least, up to the machine: 21 to 24 where there are many."""
+
+COUNTED_SET_STEPS: Final = (50, 25)
+"""The same where members are counted, without and with others than those that are told apart: 55 to 120 and
+30 to 90, as what may follow is another state for each set."""
 
 Called: TypeAlias = Callable[[Hashable, Expr], Expr]
 """Makes a rule of an expression and returns the call; equal contents, given first, are one rule."""
@@ -33,15 +41,9 @@ def unordered_object_of(shape: Shape, whitespace: Whitespace, called: Called) ->
         TooLarge: it takes too much work.
     """
     members = shape.members
-    expect_pairs(len(members), len(members))
-    counting = Counting.of(members, bool(shape.anywhere), shape.low, shape.high, bool(shape.wishes))
+    counting = _counting_of(shape)
     bits = _bits(members, counting.matters)
-    told_apart = max(bits, default=0).bit_length()
-    if told_apart > 1:
-        meter().budget = SETS_BUDGET
     groups = _groups(members, shape.anywhere, bits)
-    ways = (len(groups) * (counting.top + 1)) << told_apart
-    expect(EDGE_STEPS * ways // 2, f"an object of {told_apart} keys in any order")
     needed = sum(bit for bit, member in zip(bits, members, strict=True) if member.required)
     without = [
         (bit, each.left_out) for bit, each in zip(bits, members, strict=True) if each.left_out != Marks()
@@ -80,24 +82,73 @@ def unordered_object_of(shape: Shape, whitespace: Whitespace, called: Called) ->
 
     edges = Edges()
     nothing: _Written = (0, 0, 0, 0)
-    nodes: dict[_Written, None] = {}
+    found: dict[_Written, None] = {}
     for group, then in after(*nothing):
-        nodes[then] = None
+        found[then] = None
         edges.add("first", bodies[group], then)
-    waiting = list(nodes)
+    waiting = list(found)
+    counts = counting.tested is not None
     for node in waiting:
         if is_complete(*node):
             edges.add(node, close, "end")
+        onward_from: list[tuple[Expr, object]] = []
         for group, then in after(*node):
-            if then not in nodes:
-                nodes[then] = None
+            if then not in found:
+                found[then] = None
                 waiting.append(then)
-            last = counting.last_comma((needed & ~then[0]).bit_count(), then[1])
-            edges.add(node, next_member(group, last), then)
+            last = counting.last_comma((needed & ~then[0]).bit_count(), then[1]) if counts else None
+            onward_from.append((next_member(group, last), then))
+        edges.add_all(node, onward_from)
     edges.add("start", concat(literal(b"{"), whitespace.after_open), "first")
     if shape.low == 0 and is_complete(*nothing):
         edges.add("start", concat(literal(b"{"), whitespace.inside_empty, literal(b"}")), "end")
     return edges.graph("start", "end")
+
+
+class Sets(NamedTuple):
+    """What it takes to tell sets of written keys apart.
+
+    Attributes:
+        steps: how many it takes at least.
+        keys: how many keys are told apart.
+    """
+
+    steps: int
+    keys: int
+
+
+def sets_of(shape: Shape) -> Sets:
+    """The sets of keys of an object whose members come in any order.
+
+    Raises:
+        TooLarge: it has too many members.
+    """
+    expect_pairs(len(shape.members), len(shape.members))
+    counting = _counting_of(shape)
+    groups = _groups(shape.members, shape.anywhere, _bits(shape.members, counting.matters))
+    keys = len({group.bit for group in groups if group.bit})
+    if not counting.matters:
+        # Where wishes are fulfilled, keys may not come twice.
+        return Sets(SET_STEPS * (len(groups) << keys) // (2 if shape.wishes else 1), keys)
+    sizes = range(keys if counting.most is None else min(keys, counting.most))
+    # What is not declared may bring the count from that of the set up to the top.
+    counts = [max(counting.top - size, 0) + 1 if shape.anywhere else 1 for size in sizes]
+    edges = sum(comb(keys, size) * (keys - size) * counts[size] for size in sizes)
+    return Sets(COUNTED_SET_STEPS[bool(shape.anywhere)] * edges, keys)
+
+
+def expect_sets(sets: Sets) -> None:
+    """Widen the budget for the sets of all objects, or refuse them before anything is made.
+
+    Raises:
+        TooLarge: there are too many.
+    """
+    allow(SETS_BUDGET)
+    expect(sets.steps, f"objects of up to {sets.keys} keys in any order")
+
+
+def _counting_of(shape: Shape) -> Counting:
+    return Counting.of(shape.members, bool(shape.anywhere), shape.low, shape.high, bool(shape.wishes))
 
 
 class _Group(NamedTuple):

@@ -207,14 +207,20 @@ class Nfa:
         """Whether the count of its frame matters to an arc or a call, or to what follows it."""
         return self.test[node] != NO_TEST or bool(self.counting[self.following[node]])
 
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """Of each rule, its first node and the one after its last."""
+        return list(pairwise([*self._first_node, len(self.kind)]))
+
     @contextmanager
     def blaming(self) -> Iterator[None]:
         """What becomes too large inside names the rules, those with the most nodes first."""
         try:
             yield
         except TooLarge as error:
-            bounds = pairwise([*self._first_node, len(self.kind)])
-            sizes = {rule: after - first for rule, (first, after) in zip(self.rules, bounds, strict=False)}
+            sizes = {
+                rule: after - first for rule, (first, after) in zip(self.rules, self.bounds, strict=False)
+            }
             error.rules = tuple(sorted(sizes, key=sizes.__getitem__, reverse=True))
             raise
 
@@ -451,9 +457,12 @@ class Nfa:
         for state in sorted(states.union(onward), reverse=True):
             targets = [following] if state in graph.finals else []
             for expr, target in onward.get(state, ()):
-                if target not in place:
-                    place[target] = self._open_fork()
-                targets.append(self._build(expr, place[target]))
+                after = place.get(target)
+                if after is None:
+                    after = place[target] = self._open_fork()
+                # An object whose keys come in any order has a hundred thousand calls.
+                call = self._call(expr.rule, after) if type(expr) is Call else self._build(expr, after)
+                targets.append(call)
             if state in place:
                 self.forks[self.following[place[state]]] = tuple(targets)
             else:
@@ -482,21 +491,24 @@ def productive_nodes(nfa: Nfa) -> bytearray:
         return kind[node] == END or productive[following[node]]
 
     before: dict[int, list[int]] = {}
-    for node in range(len(kind)):
-        # Most nodes lead to nodes that were built before them.
-        if is_productive(node):
-            productive[node] = True
-            continue
-        targets = forks[following[node]] if kind[node] == FORK else (following[node],)
-        for target in (*targets, start[label[node]]) if kind[node] == CALL else targets:
-            before.setdefault(target, []).append(node)
-    ready = [node for node in before if productive[node]]
-    while ready:
-        for node in before[ready.pop()]:
-            if not productive[node] and is_productive(node):
+    ready: list[int] = []
+    # Most nodes lead to nodes of their rule that were built before them, and large rules call smaller ones.
+    for first, last in sorted(nfa.bounds, key=lambda bounds: bounds[1] - bounds[0]):
+        for node in range(first, last):
+            if is_productive(node):
                 productive[node] = True
                 if node in before:
                     ready.append(node)
+                continue
+            targets = forks[following[node]] if kind[node] == FORK else (following[node],)
+            for target in (*targets, start[label[node]]) if kind[node] == CALL else targets:
+                before.setdefault(target, []).append(node)
+        while ready:
+            for node in before[ready.pop()]:
+                if not productive[node] and is_productive(node):
+                    productive[node] = True
+                    if node in before:
+                        ready.append(node)
     return productive
 
 

@@ -187,8 +187,11 @@ class _Construction:
         self._ending_of_state: list[int] = []
         self._endings: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self._ending_number: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        # Whether an ending is of one rule and nothing else.
+        self._ends_alone: list[bool] = []
         self._endings_with: dict[int, list[int]] = {}
-        self._returns: dict[tuple[int, int], int] = {}
+        # Endings, sites and the states after them.
+        self._returns: tuple[list[int], list[int], list[int]] = [], [], []
         self._unions: dict[tuple[int, ...], int] = {}
         self._entered_by: dict[tuple[int, ...], _Entered] = {}
         # Whether sets of units, given by their numbers, have no class in common.
@@ -213,8 +216,8 @@ class _Construction:
                 self._explore(state, nodes)
         shape = len(self._states), self._classes.count
         returns = np.full((len(self._endings), len(self._sites)), -1, np.int32)
-        for place, state in self._returns.items():
-            returns[place] = state
+        ending_of, site_of, after = (np.array(each, np.int32) for each in self._returns)
+        returns[ending_of, site_of] = after
         move, call = self._move.table(shape), self._call.table(shape)
         ending, accepting = np.array(self._ending_of_state, np.int32), np.array(self._accepting, np.bool_)
         return with_outcomes(move, call, ending, returns, accepting, self._outcomes)
@@ -419,8 +422,22 @@ class _Construction:
             self._spend(len(self._endings) // CELLS_PER_STEP)
             for rule in following:
                 self._sites_calling.setdefault(rule, []).append(number)
-            for ending in sorted({e for rule in following for e in self._endings_with.get(rule, ())}):
+            # Sites may be thousands, with as many endings as there are rules: most of these need nothing new.
+            endings: list[int] = []
+            states: list[int] = []
+            others: set[int] = set()
+            for rule, onward in following.items():
+                state = self._unions.get((onward[0],)) if len(onward) == 1 else None
+                for ending in self._endings_with.get(rule, ()):
+                    if state is None or not self._ends_alone[ending]:
+                        others.add(ending)
+                    else:
+                        endings.append(ending)
+                        states.append(state)
+            for ending in sorted(others):
                 self._return(ending, number)
+            self._spend((RETURN_STEPS + 1) * len(endings))
+            self._note_returns(endings, [number] * len(endings), states)
         return number
 
     def _ending(self, ended: tuple[int, ...], nodes: tuple[int, ...]) -> int:
@@ -429,6 +446,7 @@ class _Construction:
         if number is None:
             number = self._ending_number[ended, carried] = len(self._endings)
             self._endings.append((ended, carried))
+            self._ends_alone.append(len(ended) == 1 and not carried)
             self._spend(len(self._sites) // CELLS_PER_STEP)
             for rule in ended:
                 self._endings_with.setdefault(rule, []).append(number)
@@ -447,7 +465,11 @@ class _Construction:
             state = self._state(self._closure(following, carried))
         else:
             state = self._union(following)
-        self._returns[ending, site] = state
+        self._note_returns([ending], [site], [state])
+
+    def _note_returns(self, endings: list[int], sites: list[int], states: list[int]) -> None:
+        for found, more in zip(self._returns, (endings, sites, states), strict=True):
+            found.extend(more)
 
 
 def _holds(test: Test, count: int) -> bool:

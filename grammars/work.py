@@ -24,8 +24,8 @@ BUDGET: Final = 2_600_000
 """Steps for one grammar, from its text to its machine: a second of a core, without compiled loops."""
 
 SETS_BUDGET: Final = 6_000_000
-"""The same where sets of keys are told apart: fourteen keys that must be there in any order take 4.8
-million, and the largest of 133 schemas with instances in another order than theirs takes 5.8."""
+"""The same where sets of keys are told apart, whose steps are shorter: fourteen keys that must be there in
+any order take 4.8 million, and the largest of 133 schemas with instances in another order than theirs 5.8."""
 
 KEPT_STEPS: Final = 1_000_000
 """Steps that the values in one cache have taken, at most: some 30 bytes for each."""
@@ -71,6 +71,10 @@ class Meter:
     def left(self) -> int:
         """How many more steps there may be."""
         return self.budget - self.steps
+
+    def allow(self, budget: int) -> None:
+        """Let there be so many in all, if that is more than there may be."""
+        self.budget = max(self.budget, budget)
 
     def charge(self, steps: int) -> None:
         """Take note of work, at best before it is done.
@@ -151,6 +155,11 @@ def meter() -> Meter:
 def charge(steps: int) -> None:
     """`Meter.charge`, for the grammar that is being made."""
     meter().charge(steps)
+
+
+def allow(budget: int) -> None:
+    """`Meter.allow`, for the grammar that is being made."""
+    meter().allow(budget)
 
 
 def expect(steps: int, what: str) -> None:

@@ -156,7 +156,7 @@ def test_whatever_the_budget_nothing_but_its_end_is_reported(
 ) -> None:
     def outcome(budget: int) -> tuple[type[Exception] | None, int]:
         monkeypatch.setattr(lowering, "metered", partial(metered, budget=budget))
-        lowering._LOWERED.clear()
+        lowering.LOWERED.clear()
         try:
             return None, so.json_schema(schema).steps
         except so.GrammarError as error:
