@@ -13,15 +13,12 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from sortition.integrations.errors import InputError
+from sortition.integrations.errors import InputError, reason_of
 from sortition.integrations.model_folder import require_tokenizer
 from sortition.integrations.tokenizers import Reading, ids, read, read_backend
 
 LEGACY_FILES: Final = ("special_tokens_map.json", "added_tokens.json")
 """What transformers reads as well where `tokenizer_config.json` does not list the added tokens."""
-
-SHOWN_REASON: Final = 300
-"""Characters of what a library says about its own failure."""
 
 
 def read_folder(source: str | Path) -> Reading:
@@ -140,6 +137,4 @@ def _not_installed(folder: Path, missing: ModuleNotFoundError) -> InputError:
 
 
 def _not_loaded(folder: Path, problem: Exception) -> InputError:
-    # Libraries spread the reason over lines and links.
-    reason = " ".join(str(problem).split())[:SHOWN_REASON]
-    return InputError(f"cannot load a tokenizer from {folder}: {reason}")
+    return InputError(f"cannot load a tokenizer from {folder}: {reason_of(problem)}")

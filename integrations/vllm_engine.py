@@ -15,7 +15,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
 from sortition.grammars.vocabulary import Vocabulary
-from sortition.integrations.errors import InputError
+from sortition.integrations.errors import InputError, reason_of
 from sortition.integrations.generation import Completion, Job
 from sortition.integrations.local_model import encode, model_folder, no_room, read
 from sortition.integrations.request import request
@@ -26,9 +26,6 @@ PROCESSOR: Final = "sortition.integrations.vllm:Processor"
 CPU_CACHE: Final = 2 << 30
 """Bytes for keys and values on a CPU, unless VLLM_CPU_KVCACHE_SPACE says otherwise: 46,000 tokens of the
 embedded model."""
-
-LONGEST_MESSAGE: Final = 300
-"""Characters of what vLLM says that are shown; it may repeat its whole configuration."""
 
 
 class VLLMEngine:
@@ -64,7 +61,7 @@ class VLLMEngine:
                 **options,
             )
         except (OSError, ValueError, RuntimeError) as problem:
-            raise InputError(f"vLLM cannot load the model in {folder}: {_message(problem)}") from problem
+            raise InputError(f"vLLM cannot load the model in {folder}: {reason_of(problem)}") from problem
         tokenizer = self._model.get_tokenizer()
         # vLLM wraps what mistral-common reads in a class of its own.
         self._tokenizer = getattr(tokenizer, "transformers_tokenizer", tokenizer)
@@ -110,7 +107,7 @@ class VLLMEngine:
         try:
             self._model.llm_engine.add_request(str(number), {"prompt_token_ids": tokens}, self._parameters)
         except ValueError as problem:
-            raise InputError(f"vLLM refuses the request: {_message(problem)}") from problem
+            raise InputError(f"vLLM refuses the request: {reason_of(problem)}") from problem
         self._prompts[number] = tokens
 
     def _collect(self, number: int) -> Completion:
@@ -122,7 +119,3 @@ class VLLMEngine:
                     output.outputs[0].token_ids, self._prompts.pop(done), self._vocabulary
                 )
         return self._done.pop(number)
-
-
-def _message(problem: Exception) -> str:
-    return " ".join(str(problem).split())[:LONGEST_MESSAGE] or type(problem).__name__

@@ -26,7 +26,7 @@ from sortition.benchmarks.overhead.load import STRUCTURES, Load, prompts
 from sortition.benchmarks.overhead.patches import Patches
 from sortition.benchmarks.overhead.stopwatch import Kind, Step, Stopwatch
 from sortition.benchmarks.overhead.vllm_parts import Parts
-from sortition.integrations.errors import InputError
+from sortition.integrations.errors import InputError, reason_of
 from sortition.integrations.request import request
 
 PROCESSOR: Final = "sortition.integrations.vllm:Processor"
@@ -42,9 +42,6 @@ LATE_STEPS: Final = 3
 
 LONGEST_COMPILE: Final = 10.0
 """Seconds for which grammars are waited for; vLLM gives a request up after five."""
-
-ENOUGH_SAID: Final = 300
-"""Characters of what vLLM says about its own failure."""
 
 SECOND: Final = "vLLM's second model runner is not measured: unset VLLM_USE_V2_MODEL_RUNNER for its first"
 
@@ -101,8 +98,7 @@ class VLLMEngine:
                 **options,
             )
         except (OSError, ValueError, RuntimeError) as problem:
-            said = " ".join(str(problem).split())[:ENOUGH_SAID]
-            raise InputError(f"vLLM cannot load the model in {folder}: {said}") from problem
+            raise InputError(f"vLLM cannot load the model in {folder}: {reason_of(problem)}") from problem
         return cls(llm)
 
     def describe(self) -> dict[str, Any]:

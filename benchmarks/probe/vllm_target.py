@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sortition.benchmarks.probe.target import Condition, Evidence, Outcome, Prompt
-from sortition.integrations.errors import InputError
+from sortition.integrations.errors import InputError, reason_of
 
 FORCING: Final = "sortition.benchmarks.probe.vllm_forcing:Forcing"
 PROCESSOR: Final = "sortition.integrations.vllm:Processor"
@@ -34,9 +34,6 @@ CPU_CACHE: Final = 1 << 30
 
 LOOK_UP: Final = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 """Drafts without a second model: what followed the last tokens before."""
-
-SHOWN: Final = 300
-"""Characters of what vLLM says when it fails; it may repeat its whole configuration."""
 
 
 def in_few_engines(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
@@ -209,5 +206,4 @@ def _start(folder: str, given: dict[str, Any], settings: dict[str, Any]) -> Any:
     try:
         return EngineTarget(LLM(folder, **options), drafting="drafts" in settings, options=options)
     except (OSError, ValueError, RuntimeError) as problem:
-        said = " ".join(str(problem).split())[:SHOWN]
-        raise InputError(f"vLLM cannot load the model {folder}: {said}") from None
+        raise InputError(f"vLLM cannot load the model {folder}: {reason_of(problem)}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from sortition.integrations.errors import InputError
+from sortition.integrations.errors import InputError, reason_of
 
 if TYPE_CHECKING:
     from sortition.benchmarks.probe.agreement import Parser
@@ -171,8 +171,7 @@ def _hf(folder: Path | None, dtype: str, attention: str, texts: list[str]) -> tu
     try:
         target = TransformersTarget.load(folder, dtype, attention)
     except (OSError, ValueError, ImportError, RuntimeError) as problem:
-        reason = " ".join(str(problem).split())
-        raise InputError(f"cannot load a model from {folder}: {reason}") from None
+        raise InputError(f"cannot load a model from {folder}: {reason_of(problem)}") from None
     return target, target.prompts(texts)
 
 
