@@ -129,7 +129,7 @@ class Request:
         """The same for these rows alone."""
         return replace(
             self,
-            columns=Columns.of([self.columns.parameters[row] for row in index.tolist()]),
+            columns=self.columns.rows(index),
             seeds=self.seeds[index],
             positions=self.positions[index],
             prompt=self.prompt[index],
