@@ -118,6 +118,15 @@ def test_costs() -> None:
     assert found.cost_of_a_million(3.6) == pytest.approx(1.0)
 
 
+def test_what_is_small_is_not_rounded_to_nothing() -> None:
+    """A tiny model on a large device takes nanoseconds, and a report says that steps take longer than 0."""
+    found = Prediction("specification", Point(1, 1), {"bandwidth": 4.1649e-6, "launch": 0.0})
+    said = found.as_json()
+    assert (said["ms"], said["terms ms"]) == (4.1649e-6, {"bandwidth": 4.1649e-6, "launch": 0.0})
+    assert said["tokens per second"] == pytest.approx(1000 / 4.1649e-6)
+    assert replace(found, terms={"bandwidth": 1568.12345}).as_json()["ms"] == 1568.12
+
+
 def test_twenty_percent_are_claimed_where_they_hold_and_nowhere_else() -> None:
     def checked(calibrated: float, replayed: float) -> Checked:
         point = Point(1, 1)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sortition.benchmarks.overhead.hf import TransformersEngine
 from sortition.benchmarks.overhead.load import Load
-from sortition.benchmarks.overhead.predict.prediction import CLAIMED, Point, Prediction, Tier
+from sortition.benchmarks.overhead.predict.prediction import CLAIMED, Point, Prediction, Tier, rounded
 from sortition.benchmarks.overhead.predict.predictor import Predictor
 from sortition.benchmarks.overhead.predict.replay import forward, reading
 
@@ -44,10 +44,8 @@ class Checked:
         return {
             "batch": self.point.batch,
             "context": self.point.context,
-            "measured ms": round(self.measured, 4),
-            "predicted ms": {
-                tier: round(each.model_milliseconds, 4) for tier, each in self.predicted.items()
-            },
+            "measured ms": rounded(self.measured),
+            "predicted ms": {tier: rounded(each.model_milliseconds) for tier, each in self.predicted.items()},
             "predicted": [each.as_json() for each in self.predicted.values()],
             "error": {tier: round(self.error(tier), 4) for tier in self.predicted},
         }

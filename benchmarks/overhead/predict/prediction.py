@@ -19,6 +19,11 @@ CLAIMED: Final = 0.2
 """The error that a prediction may claim, where held-out points have shown no greater one."""
 
 
+def rounded(value: float) -> float:
+    """Six digits of a number, however small it is: nothing that is there becomes 0."""
+    return float(f"{value:.6g}")
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """Where a prediction is made: rows that are decoded together, after so many tokens each."""
@@ -69,8 +74,8 @@ class Prediction:
             "tier": self.tier,
             "batch": self.point.batch,
             "context": self.point.context,
-            "ms": round(self.milliseconds, 4),
-            "tokens per second": round(self.tokens_per_second, 2),
+            "ms": rounded(self.milliseconds),
+            "tokens per second": rounded(self.tokens_per_second),
             "binds": self.binds,
-            "terms ms": {name: round(value, 4) for name, value in self.terms.items()},
+            "terms ms": {name: rounded(value) for name, value in self.terms.items()},
         }

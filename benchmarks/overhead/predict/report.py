@@ -17,7 +17,7 @@ from sortition.benchmarks.overhead.load import Load
 from sortition.benchmarks.overhead.predict import specification
 from sortition.benchmarks.overhead.predict.check import HELD_OUT, PROMPTS, check, check_prompts, claims
 from sortition.benchmarks.overhead.predict.hardware import Hardware
-from sortition.benchmarks.overhead.predict.prediction import Point, Prediction
+from sortition.benchmarks.overhead.predict.prediction import Point, Prediction, rounded
 from sortition.benchmarks.overhead.predict.predictor import Predictor
 from sortition.benchmarks.timing import machine
 
@@ -105,7 +105,7 @@ def predict(
 
 
 def _row(found: Prediction, dtype: str, structure: str, price: float | None) -> dict[str, Any]:
-    cost = None if price is None else round(found.cost_of_a_million(price), 4)
+    cost = None if price is None else rounded(found.cost_of_a_million(price))
     return {"dtype": dtype, "structure": structure, **found.as_json(), "cost of a million tokens": cost}
 
 
