@@ -9,11 +9,17 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from sortition.integrations.errors import InputError
 from sortition.integrations.generation import Completion, Job
-from sortition.integrations.openai_server import HINTS, Refused, Server, Unanswered, first_model
+from sortition.integrations.openai_server import (
+    HINTS,
+    Refused,
+    Server,
+    Unanswered,
+    check_url,
+    first_model,
+)
 from sortition.integrations.request import FIELD, request
 from sortition.integrations.turns import in_turn
 
@@ -42,9 +48,7 @@ def settled(job: Job) -> Job:
     """
     if job.base_url is None:
         raise InputError("the engine 'openai' needs base_url, such as http://localhost:8000/v1")
-    parts = urlsplit(job.base_url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise InputError(f"base_url is the URL of a server, http://... or https://..., not {job.base_url!r}")
+    check_url(job.base_url)
     if job.server not in (None, *SERVERS):
         raise InputError(f"server is {' or '.join(SERVERS)}, not {job.server!r}")
     server = Server(job.base_url)

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from sortition.integrations.errors import InputError
 
@@ -112,6 +113,13 @@ class Server:
             call.add_unredirected_header("Authorization", f"Bearer {key}")
         with urllib.request.urlopen(call, timeout=self._patience) as answer:
             return read(answer)
+
+
+def check_url(base_url: str) -> None:
+    """Raises InputError for what is not the URL of a server."""
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise InputError(f"base_url is the URL of a server, http://... or https://..., not {base_url!r}")
 
 
 def first_model(server: Server) -> str:

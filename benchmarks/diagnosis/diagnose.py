@@ -18,7 +18,7 @@ from sortition.benchmarks.diagnosis.pairs import Feature, Spread, costs
 from sortition.benchmarks.diagnosis.watch import Watch
 from sortition.benchmarks.overhead.intervals import LEAST
 from sortition.integrations.errors import InputError
-from sortition.integrations.openai_server import Refused, Server, Unanswered
+from sortition.integrations.openai_server import Refused, Server, Unanswered, first_model
 
 RUNNING: Final = "vllm:num_requests_running"
 
@@ -141,8 +141,6 @@ def _root(base_url: str) -> str:
 
 def _first_model(root: str) -> str:
     try:
-        return str(Server(f"{root}/v1").ask("/models")["data"][0]["id"])
+        return first_model(Server(f"{root}/v1"))
     except (Unanswered, Refused) as error:
         raise InputError(str(error)) from None
-    except (KeyError, IndexError, TypeError):
-        raise InputError(f"{root}/v1/models names no model") from None

@@ -17,7 +17,15 @@ from sortition.benchmarks.probe.openai_answers import Answer, Names, read, read_
 from sortition.benchmarks.probe.target import Condition, Evidence, NotPossible, Outcome, Prompt
 from sortition.benchmarks.probe.top_scores import WIDTH, Top, more_scores, run_of
 from sortition.integrations.errors import InputError
-from sortition.integrations.openai_server import HINTS, PATIENCE, Refused, Server, Unanswered, first_model
+from sortition.integrations.openai_server import (
+    HINTS,
+    PATIENCE,
+    Refused,
+    Server,
+    Unanswered,
+    check_url,
+    first_model,
+)
 from sortition.integrations.request import FIELD, request
 
 WISHES: Final[tuple[dict[str, Any], ...]] = (
@@ -60,10 +68,8 @@ class OpenAITarget:
         Raises:
             InputError: no usable URL, no answer, or no completions.
         """
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise InputError(f"base_url is the URL of a server, http://... or https://..., not {base_url!r}")
-        if parts.username is not None:
+        check_url(base_url)
+        if urlsplit(base_url).username is not None:
             raise InputError("no name and password in the URL, please: the key is read from OPENAI_API_KEY")
         self._url = base_url
         self._server = Server(base_url, patience)
