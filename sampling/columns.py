@@ -15,12 +15,10 @@ from sortition.sampling.numerics import Float32, Float64, aimed, min_p_cut
 from sortition.sampling.parameters import (
     FILTERS,
     GREEDY_BELOW,
-    ORDERS,
     STAGES,
     WHOLE,
     Order,
     Parameters,
-    order_of,
 )
 
 END: Final = 0
@@ -110,7 +108,7 @@ class Columns:
     def of(cls, parameters: Iterable[Parameters]) -> Self:
         """The columns of these rows."""
         rows = tuple(parameters)
-        orders = [_order(each.order if isinstance(each.order, str) else tuple(each.order)) for each in rows]
+        orders = [each.resolved_order for each in rows]
         programs = [_program(each, order) for each, order in zip(rows, orders, strict=True)]
         stages = np.full((len(rows), len(STAGES) + 1), END, np.int8)
         for row, (codes, _) in enumerate(programs):
@@ -216,11 +214,6 @@ def _aims(name: str, rows: Sequence[Parameters], orders: Sequence[Order]) -> Flo
     return np.array(
         [aimed(getattr(each, name), name in order.more_than) for each, order in pairs], np.float64
     )
-
-
-@lru_cache
-def _order(order: str | tuple[str, ...]) -> Order:
-    return ORDERS[order] if isinstance(order, str) else order_of(order)
 
 
 @lru_cache

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeAlias
 
@@ -105,6 +106,7 @@ ORDERS: Final[dict[str, Order]] = {
 """The presets by name."""
 
 
+@lru_cache
 def order_of(stages: tuple[str, ...]) -> Order:
     """A user's own order; in all else it is as vLLM's.
 
@@ -222,11 +224,11 @@ class Parameters:
         Raises:
             ValueError: there is no such preset, or stages cannot come in this order.
         """
+        if isinstance(self.order, str) and self.order in ORDERS:
+            return ORDERS[self.order]
         if isinstance(self.order, Sequence) and not isinstance(self.order, str):
             return order_of(tuple(self.order))
-        if not isinstance(self.order, str) or self.order not in ORDERS:
-            raise ValueError(f"unknown order {self.order!r}{_nearest(self.order, ORDERS)}")
-        return ORDERS[self.order]
+        raise ValueError(f"unknown order {self.order!r}{_nearest(self.order, ORDERS)}")
 
     @property
     def sees_history(self) -> bool:
