@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_llama import save_tiny_llama
 from typer.testing import CliRunner
-from vllm_reports import needs_vllm, tiny_model
+from vllm_reports import needs_vllm
 from vllm_server import serve
 
 from sortition.benchmarks.diagnosis.causes import judged, parts
@@ -284,7 +285,7 @@ def test_structure_with_and_without(tmp_path: Path) -> None:
     """By the command: our processor and the server's own, with single requests' times from the server."""
     output = tmp_path / "report.json"
     with serve(
-        tiny_model(tmp_path),
+        save_tiny_llama(tmp_path / "tiny"),
         tmp_path,
         max_num_seqs="4",
         max_model_len="256",
@@ -326,7 +327,11 @@ def test_structure_with_and_without(tmp_path: Path) -> None:
 
 def test_a_small_cache(tmp_path: Path) -> None:
     with serve(
-        tiny_model(tmp_path), tmp_path, max_num_seqs="16", max_model_len="256", num_gpu_blocks_override="20"
+        save_tiny_llama(tmp_path / "tiny"),
+        tmp_path,
+        max_num_seqs="16",
+        max_model_len="256",
+        num_gpu_blocks_override="20",
     ) as url:
         report = diagnosed(url, made_up(24, 12), concurrency=16, max_tokens=96)
     assert report["verdict"]["cause"] == "kv cache"

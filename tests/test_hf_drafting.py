@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 import torch
+from byte_llama import END, WIDTH, byte_llama
 from laws import ALPHA, fit, softmax
 from models import real
 
@@ -36,31 +37,9 @@ from sortition.integrations.tokenizers import BYTE_ALPHABET  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("compiled", "one_thread")
 
-END: Final = 256
-WIDTH: Final = 260
-
 VOCABULARY = Vocabulary.of([*(bytes([byte]) for byte in range(256)), *[b""] * 4], end_tokens=[END])
 LETTERS = one_of([(65, 90), (97, 122)])
 WORDS = Grammar(concat(literal(b"<"), repeat(LETTERS, 3, 40), literal(b">"))).compile(VOCABULARY)
-
-
-def llama(width: int = WIDTH, **settings: Any) -> Any:
-    """A Llama of one layer whose tokens are bytes, with random weights."""
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=width,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=END,
-        pad_token_id=0,
-        **settings,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
 
 
 def sliding() -> Any:
@@ -101,7 +80,7 @@ def relative_of(model: Any, noise: float) -> Any:
     return other
 
 
-MODEL: Final = llama()
+MODEL: Final = byte_llama()
 SLIDING: Final = sliding()
 BYTES: Final = byte_tokenizer()
 TWIN: Final = relative_of(MODEL, 0.0)
@@ -352,7 +331,7 @@ def test_a_window_of_attention_is_taken_back() -> None:
 def test_a_drafter_may_have_another_number_of_tokens(width: int) -> None:
     """Ends and texts beyond a narrow one are not drafted; what a wide one has more is never."""
     plain = run(PROMPTS[0])
-    found = run(PROMPTS[0], drafter=llama(width))
+    found = run(PROMPTS[0], drafter=byte_llama(width))
     assert torch.equal(found.sequences, plain.sequences)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 import torch
+from byte_llama import END, WIDTH, byte_llama
 from torch import Tensor
 
 from sortition.grammars.expr import concat, literal, one_of, repeat
@@ -31,10 +32,8 @@ from sortition.integrations.hf_generate import Generated, generate, without_warp
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-END: Final = 256
 PAD: Final = ord(" ")
 """A token that prompts hold, too, so that it shows whether padding counts as one."""
-WIDTH: Final = 260
 
 VOCABULARY = Vocabulary.of([*(bytes([byte]) for byte in range(256)), *[b""] * 4], end_tokens=[END])
 LETTERS = one_of([(65, 90), (97, 122)])
@@ -47,20 +46,7 @@ class Tiny:
     """A Llama of one layer whose tokens are bytes, with random weights, and how often it ran."""
 
     def __init__(self) -> None:
-        torch.manual_seed(0)
-        config = transformers.LlamaConfig(
-            vocab_size=WIDTH,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            max_position_embeddings=256,
-            initializer_range=0.3,
-            bos_token_id=None,
-            eos_token_id=END,
-            pad_token_id=PAD,
-        )
-        self.model = transformers.LlamaForCausalLM(config).eval()
+        self.model = byte_llama(pad=PAD)
         self.twin = self.another(0.0)
         self.relative = self.another(0.02)
         self.forwards = 0

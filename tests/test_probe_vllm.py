@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from probe_findings import findings
 from probe_vllm import CONDITIONS, STEPS
-from vllm_reports import LONGEST, TESTS, environment, needs_vllm, tiny_model
+from tiny_llama import save_tiny_llama
+from vllm_reports import LONGEST, TESTS, environment, needs_vllm
 
 from sortition.benchmarks.probe.report.repro import script
 
@@ -21,7 +22,13 @@ needs_vllm()
 
 def probe(folder: Path, which: str) -> dict[str, Any]:
     path = folder / "report.json"
-    command = [sys.executable, str(TESTS / "probe_vllm.py"), str(tiny_model(folder)), str(path), which]
+    command = [
+        sys.executable,
+        str(TESTS / "probe_vllm.py"),
+        str(save_tiny_llama(folder / "tiny")),
+        str(path),
+        which,
+    ]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=LONGEST, check=False
     )
@@ -107,7 +114,7 @@ def test_the_script_tells_the_truth(report: dict[str, Any], tmp_path: Path) -> N
     """It differs where the probe of the same prompt did, and not otherwise."""
     made_up = findings()
     first = dataclasses.replace(made_up.references[0], text="Say:")
-    described = {**report["environment"], "model": str(tiny_model(tmp_path))}
+    described = {**report["environment"], "model": str(save_tiny_llama(tmp_path / "tiny"))}
     references = (first, *made_up.references[1:])
     changes = {"references": references, "tested": made_up.tested[:2], "environment": described}
     text = script(dataclasses.replace(made_up, **changes))

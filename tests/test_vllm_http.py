@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_reports import LONGEST, is_valid, needs_vllm, tiny_model
+from tiny_llama import save_tiny_llama
+from vllm_reports import LONGEST, is_valid, needs_vllm
 from vllm_scenarios import DATE, PERSON, TREE, WORDS
 from vllm_server import serve
 
@@ -51,7 +52,7 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("http")
     with serve(
-        tiny_model(folder),
+        save_tiny_llama(folder / "tiny"),
         folder,
         served_model_name="tiny",
         max_model_len="256",

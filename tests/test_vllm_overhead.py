@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_reports import LONGEST, TESTS, environment, needs_vllm, tiny_model
+from tiny_llama import save_tiny_llama
+from vllm_reports import LONGEST, TESTS, environment, needs_vllm
 
 from sortition.benchmarks.overhead import parts
 
@@ -22,7 +23,12 @@ STRUCTURES = ("none", "ours", "xgrammar", "guidance")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("overhead")
     output = folder / "report.json"
-    command = [sys.executable, str(TESTS / "vllm_overhead.py"), str(tiny_model(folder)), str(output)]
+    command = [
+        sys.executable,
+        str(TESTS / "vllm_overhead.py"),
+        str(save_tiny_llama(folder / "tiny")),
+        str(output),
+    ]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=LONGEST, check=False
     )

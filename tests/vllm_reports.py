@@ -44,10 +44,6 @@ def needs_vllm(*others: str) -> None:
             pytest.skip(f"{package} is not installed", allow_module_level=True)
 
 
-def tiny_model(folder: Path) -> Path:
-    return save_tiny_llama(folder / "tiny")
-
-
 def run(runner: str, folder: Path) -> dict[str, Any]:
     """The report of all scenarios on one model runner."""
     report = folder / "report.json"
@@ -55,7 +51,13 @@ def run(runner: str, folder: Path) -> dict[str, Any]:
         real = [str(embedded_model())]
     except FileNotFoundError:
         real = []
-    command = [sys.executable, str(TESTS / "vllm_scenarios.py"), runner, str(tiny_model(folder)), str(report)]
+    command = [
+        sys.executable,
+        str(TESTS / "vllm_scenarios.py"),
+        runner,
+        str(save_tiny_llama(folder / "tiny")),
+        str(report),
+    ]
     done = subprocess.run(
         [*command, *real], env=environment(), capture_output=True, text=True, timeout=LONGEST, check=False
     )
