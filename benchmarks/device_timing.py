@@ -32,6 +32,7 @@ class Clock:
 
     @property
     def over(self) -> bool:
+        """Whether none of it is left."""
         return time.monotonic() > self._end
 
 
