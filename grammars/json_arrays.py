@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import comb, prod
-from typing import TypeAlias
+from math import comb, inf, prod
+from operator import add, ge, le
+from typing import Final, TypeAlias
 
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.expr import EMPTY, NOTHING, Expr, Graph, concat, counted, literal
@@ -12,10 +13,13 @@ from sortition.grammars.json_containers import EDGE_STEPS, UNROLLED, Edges, coun
 from sortition.grammars.json_lengths import COUNTED
 from sortition.grammars.json_whitespace import Whitespace
 from sortition.grammars.schema_ways import Counted
-from sortition.grammars.work import expect
+from sortition.grammars.work import expect, meter
 
 Item: TypeAlias = Sequence[tuple[Expr, Counted]]
 """The ways to write an item of an array."""
+
+KINDS_PER_STEP: Final = 3
+"""Kinds of items that are counted in one step, for each way to write an item at each place."""
 
 
 def array_of(
@@ -50,28 +54,30 @@ def array_of(
     if high is not None:
         longest = min(longest, high) if is_nothing else high
     tops = [least if most is None else most for least, most in wanted]
+    leasts, limits = [least for least, _ in wanted], [inf if most is None else most for _, most in wanted]
     comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
     close = concat(whitespace.before_close, literal(b"]"))
     edges = Edges()
     ways = max(1, *map(len, first), len(others))
     expect(EDGE_STEPS * _most_counts(tops, high, ways) * longest * ways, "to count items")
+    spend = meter().charge
     start = (0, (0,) * len(tops))
     places, met = [start], {start}
     for index, counts in places:
         if index < longest + endless:
             if index:
                 edges.add(("after", index, counts), comma, ("item", index, counts))
-            for expr, kinds in first[index] if index < len(first) else others:
-                sums = [count + step for count, step in zip(counts, kinds, strict=True)]
-                if all(most is None or total <= most for total, (_, most) in zip(sums, wanted, strict=True)):
+            item = first[index] if index < len(first) else others
+            spend(len(item) * (1 + len(wanted) // KINDS_PER_STEP))
+            for expr, kinds in item:
+                sums = tuple(map(add, counts, kinds))
+                if all(map(le, sums, limits)):
                     place = (min(index + 1, longest), tuple(map(min, sums, tops)))
                     edges.add(("item", index, counts), expr, ("after", *place))
                     if place not in met:
                         met.add(place)
                         places.append(place)
-        if index >= max(low, 1) and all(
-            count >= least for count, (least, _) in zip(counts, wanted, strict=True)
-        ):
+        if index >= max(low, 1) and all(map(ge, counts, leasts)):
             edges.add(("after", index, counts), close, "end")
     edges.add("start", concat(literal(b"["), whitespace.after_open), ("item", *start))
     if low == 0 and not any(least for least, _ in wanted):

@@ -54,6 +54,7 @@ class _Covering:
         self._cases = cases
         self._any_order = any_order
         self._known: dict[tuple[Terms, Terms], bool] = {}
+        self._declared: dict[Objects, tuple[str, ...]] = {}
 
     def holds(self, inner: Objects, outer: Objects) -> bool:
         """Whether every object of one set is seen to be in the other."""
@@ -65,7 +66,7 @@ class _Covering:
             and set(outer.wishes) <= set(inner.wishes)
         ):
             return False
-        names, more = declared(outer), declared(inner)
+        names, more = self._names(outer), self._names(inner)
         charge((len(names) + len(more)) // NAMES_PER_STEP)
         return (
             # Of undeclared keys, one that has to be there comes last: both must declare the same.
@@ -77,6 +78,13 @@ class _Covering:
                 for key in dict.fromkeys([*names, *more])
             )
         )
+
+    def _names(self, objects: Objects) -> tuple[str, ...]:
+        """The keys that objects declare, which each comparison asks for."""
+        names = self._declared.get(objects)
+        if names is None:
+            names = self._declared[objects] = declared(objects)
+        return names
 
     def _others_hold(self, inner: Objects, members: Members) -> bool:
         """Whether undeclared keys have what these members ask of them."""

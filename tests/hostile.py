@@ -358,6 +358,58 @@ INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
         and_, (so.regex(f"(.{{{length}}})*") for length in (3, 5, 7, 11, 13))
     ),
     "opposite of a far regex": lambda: ~so.regex(".*a.{14}"),
+    "oneOf of 1,600 objects with a tag": schema(
+        lambda: {
+            "oneOf": [
+                {"type": "object", "properties": {"k": {"const": i}, f"a{i}": {}}, "required": ["k"]}
+                for i in range(1_600)
+            ]
+        }
+    ),
+    "oneOf of two kinds of tags": schema(
+        lambda: {
+            "oneOf": [
+                {"type": "object", "properties": {"ab"[i % 2]: {"const": i}}, "required": ["ab"[i % 2]]}
+                for i in range(800)
+            ]
+        }
+    ),
+    "oneOf of tags of 500 values": schema(
+        lambda: {
+            "oneOf": [
+                {"type": "object", "properties": {"k": {"enum": list(range(i, i + 500))}}, "required": ["k"]}
+                for i in range(200)
+            ]
+        }
+    ),
+    "oneOf of 1,500 arrays": schema(
+        lambda: {"oneOf": [{"type": "array", "minItems": i} for i in range(1_500)]}
+    ),
+    "200 arrays of different items": schema(
+        lambda: {
+            "properties": {
+                f"a{i}": {"uniqueItems": True, "items": {"enum": [f"v{i} {j}" for j in range(9)]}}
+                for i in range(200)
+            }
+        }
+    ),
+    "enum of objects of 100 keys": schema(
+        lambda: {"enum": [{f"k{j}": i for j in range(100)} for i in range(120)]}
+    ),
+    "two enums of objects": schema(
+        lambda: {"allOf": [{"enum": [{"a": i} for i in range(start, start + 700)]} for start in (0, 350)]}
+    ),
+    "an object of 150 to 200 of 300 keys": schema(
+        lambda: {
+            "properties": {f"k{i}": {} for i in range(300)},
+            "minProperties": 150,
+            "maxProperties": 200,
+            "additionalProperties": False,
+        }
+    ),
+    "alternatives of gaps": lambda: so.regex(
+        "|".join(f".*{chr(97 + i)}.{{{i}}}{chr(98 + i)}.*" for i in range(14))
+    ),
 }
 
 PIECE: Final = 300_000
