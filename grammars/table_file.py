@@ -19,11 +19,17 @@ Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 def write(path: Path, header: Header, arrays: Arrays) -> None:
-    """Write numbers and texts, and arrays, all by their names."""
+    """Write numbers and texts, and arrays, all by their names; the file is there whole or not at all."""
     text = json.dumps({"format": FORMAT, "digest": _digest(header, arrays), **header})
     packed = {**arrays, "header": np.frombuffer(text.encode(), np.uint8)}
-    with path.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **packed)
+    draft = path.with_name(path.name + ".new")
+    try:
+        with draft.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **packed)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import random
 from collections.abc import Callable
@@ -442,6 +443,21 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
             assert before.dtype == after.dtype and np.array_equal(before, after) and not after.flags.writeable
         else:
             assert type(before) is type(after) and before == after
+
+
+def test_saving_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table"
+    _some_table().save(path)
+    before = path.read_bytes()
+
+    def full(file: Any, **_: Any) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="No space"):
+        _some_table().save(path)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
