@@ -75,8 +75,10 @@ class _Branch:
             return self.facts
         placed = (each for _, each in sorted(self.members, key=lambda pair: pair[0]))
         # What came of wishes has no place.
-        members = dict.fromkeys([*placed, *self.facts.object.members])
-        return replace(self.facts, object=replace(self.facts.object, members=tuple(members)))
+        members = tuple(dict.fromkeys([*placed, *self.facts.object.members]))
+        if members == self.facts.object.members:
+            return self.facts
+        return replace(self.facts, object=replace(self.facts.object, members=members))
 
 
 @dataclass(frozen=True, slots=True)
