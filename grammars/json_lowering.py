@@ -28,7 +28,7 @@ from sortition.grammars.json_whitespace import Policy
 from sortition.grammars.schema_assertions import DIFFERENT
 from sortition.grammars.schema_covering import covers
 from sortition.grammars.schema_facts import Arrays, Facts, Numbers, Objects, Strings, Terms
-from sortition.grammars.schema_keys import Met, Signs, classes, declared, is_key, terms_of
+from sortition.grammars.schema_keys import Met, Signs, classes, declared, is_key, listed_keys, terms_of
 from sortition.grammars.schema_keywords import leave
 from sortition.grammars.schema_logic import Logic
 from sortition.grammars.schema_order import placed_in_order
@@ -101,7 +101,7 @@ class Lowering:
                 if isinstance(part, Arrays):
                     self._plans[name] = self._array(part, origin)
                 else:
-                    shapes = [self._shape(objects, origin) for objects in part]
+                    shapes = [self._shape(objects, origin, len(part) == 1) for objects in part]
                     self._plans[name] = ObjectsPlan(origin, shapes, self._any_order)
         if not self._logic.possible(root):
             raise self._unsatisfiable(root)
@@ -205,11 +205,16 @@ class Lowering:
         self._names[part] = name
         return name
 
-    def _shape(self, objects: Objects, origin: Origin) -> ShapePlan:
-        """The plan for one set of objects."""
+    def _shape(self, objects: Objects, origin: Origin, alone: bool) -> ShapePlan:
+        """The plan for one set of objects, which may be alone."""
         cases = self._logic.cases
         charge(OBJECT_STEPS)
         names, required, signs = declared(objects), frozenset(objects.required), Signs.of(objects)
+        listed: list[str] = []
+        if alone and objects.low > len(required) + 1 and not objects.wishes:
+            # What is declared does not repeat, so that it can be counted.
+            listed = listed_keys(objects.names, cases)
+            names = tuple(dict.fromkeys([*names, *listed]))
         members = []
         for key in names:
             value: Ways = []
@@ -222,6 +227,7 @@ class Lowering:
         undeclared = [
             (keys.automaton, self._member(keys.value, keys.met, True))
             for keys in classes(objects, frozenset(names), signs, cases, self._logic.possible)
+            if not listed
         ]
         undeclared = [(keys, value) for keys, value in undeclared if value]
         anywhere = [
@@ -238,7 +244,8 @@ class Lowering:
                 "it cannot be enforced while keys that are not declared may repeat",
                 pointer=origin.pointer,
                 keyword="minProperties",
-                hint=f"declare the keys and set additionalProperties to false, or {leave('minProperties')}",
+                hint="declare the keys and set additionalProperties to false, list them in an enum under "
+                f"propertyNames, or {leave('minProperties')}",
             )
         return ShapePlan(members, anywhere, after, objects.low, objects.high, len(objects.wishes))
 

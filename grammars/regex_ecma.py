@@ -34,7 +34,7 @@ _CAPTURING: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|(\((?!\?)|\(\?P?<(?![=
 
 
 class EcmaParser(PatternParser):
-    """A pattern of ECMA-262. Also read: `(?P<name>...)`, and flags such as `(?i)` at the beginning."""
+    """A pattern of ECMA-262. Also read: `(?P<name>...)`, and flags such as `(?i)` first, or behind `^`."""
 
     braces = re.compile(r"\{(?:(?P<low>[0-9]+)|(?=,[0-9]))(?P<comma>,(?P<high>[0-9]*))?\}")
     may_begin_at_zero = False
@@ -87,7 +87,11 @@ class EcmaParser(PatternParser):
             self.capture(start, self.name_group(">"))
         else:
             at_the_start = self.at_the_start
+            # Behind an anchor they mean the same, but for the flag that changes anchors.
+            anchored = self.anchored_start
             modifiers = self.modifiers()
+            if modifiers and anchored and "m" not in modifiers[0]:
+                at_the_start = True
             if modifiers is None or (modifiers[2] == ")" and (modifiers[1] or not at_the_start)):
                 hint = "flags hold for a group, (?i:...), or begin the pattern" if modifiers else None
                 raise self.invalid(f"unknown group {self.pattern[start : start + 3]!r}", start, hint)

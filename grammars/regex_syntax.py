@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import ClassVar, Final
 
-from sortition.grammars.assertions import END_OR_LAST_NEWLINE, Assertion, conditions_in, numbers
+from sortition.grammars.assertions import BEGIN, END_OR_LAST_NEWLINE, Assertion, conditions_in, numbers
 from sortition.grammars.backreferences import Backreference, Group, without_backreferences
 from sortition.grammars.characters import ANY_CHARACTER, complement, intersection, union
 from sortition.grammars.errors import Invalid, TooLarge, Unsupported, quoted
@@ -274,6 +274,12 @@ class PatternParser(ABC):
         """Whether nothing but comments and flags has been read."""
         group = self._groups[0]
         return len(self._groups) == 1 and not group.branches and group.last is _Last.NOTHING
+
+    @property
+    def anchored_start(self) -> bool:
+        """Whether nothing but anchors to the beginning of the text has been read."""
+        group = self._groups[0]
+        return len(self._groups) == 1 and not group.branches and all(each is BEGIN for each in group.items)
 
     def _special(self) -> None:
         """Read one item that begins with a character that may have a meaning."""

@@ -112,6 +112,17 @@ def is_key(name: str, terms: Terms, cases: Cases) -> bool:
     return not terms or any(exists(strings) for strings in _strings((of_value(name), *terms), cases))
 
 
+def listed_keys(terms: Terms, cases: Cases) -> list[str]:
+    """The keys that, as strings, may fulfil terms, where a schema lists them; else none."""
+    found: list[str] = []
+    for facts in cases(terms) if terms else ():
+        if facts.string is not None:
+            if facts.string.values is None:
+                return []
+            found += facts.string.values
+    return found
+
+
 def keys_of(terms: Terms, cases: Cases) -> Automaton:
     """The keys that, as strings, fulfil terms.
 
