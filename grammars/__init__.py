@@ -4,7 +4,7 @@
     Expr             ->  Nfa    (nfa.py: nodes shared from the right)
     Nfa              ->  sets of nodes (subsets.py), joined where they are equivalent (partition.py) to an
                          Automaton (automaton.py: no calls) or Machine (machine.py: a stack of calls)
-    Machine x Vocabulary -> Table  (compose.py, table.py: what every token does in every state)
+    Machine x Vocabulary -> Table  (compose.py, tabulation.py: what every token does in every state)
     Table            ->  tokens (matcher.py here for one sequence, sampling/ for batches on a device)
 
 `oracle.py` walks a Machine byte by byte and judges everything after it. This floor needs numpy; numba

@@ -15,7 +15,8 @@ from sortition.grammars.expr import Expr, alternative, concat, rename_calls, sta
 from sortition.grammars.machine import Machine
 from sortition.grammars.nfa import ROOT
 from sortition.grammars.oracle import Walk
-from sortition.grammars.table import Table, build_table
+from sortition.grammars.table import Table
+from sortition.grammars.tabulation import build_table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.grammars.work import BUDGET, Meter, metered
 

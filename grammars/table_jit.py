@@ -1,4 +1,4 @@
-"""The loops of `table.py` for numba: the same arrays, number by number.
+"""The loops of `tabulation.py` for numba, and of what it makes: the same arrays, number by number.
 
 Never imported on the way to a first table: `accelerate.py` loads it in the background.
 """
@@ -12,17 +12,18 @@ import numba
 import numpy as np
 from numba import types
 
-from sortition.grammars import table
+from sortition.grammars import table_actions, table_classes, table_entries, tabulation
 from sortition.grammars.compose import DEAD, NO_PUSH, SELF, Composition, Ints, Wide, check_elements
 from sortition.grammars.jit import FACTOR, FIRST, SHIFT
 
 if TYPE_CHECKING:
-    from sortition.grammars.table import Actions, Entries, Rows
+    from sortition.grammars.table_actions import Actions
+    from sortition.grammars.table_entries import Entries, Rows
 
 
 @numba.njit(cache=True, nogil=True)
 def _classes(map_of_word: Any, word_of_token: Any, start: Any, outcomes: Any) -> Any:
-    """`table.classes_of`."""
+    """`table_classes.classes_of`."""
     classes = np.empty(len(start), np.int64)
     # `DEAD` finds class 0 in one more place at the end; -1 is not known yet.
     class_of_map = np.full(len(start), -1, np.int32)
@@ -51,7 +52,7 @@ def _classes(map_of_word: Any, word_of_token: Any, start: Any, outcomes: Any) ->
 
 
 def classes_of(composition: Composition) -> tuple[Wide, Wide, int, Ints]:
-    """`table.classes_of`."""
+    """`table_classes.classes_of`."""
     found: tuple[Wide, Wide, int, Ints] = _classes(
         composition.map_of_word, composition.word_of_token, composition.start, composition.outcomes
     )
@@ -60,7 +61,7 @@ def classes_of(composition: Composition) -> tuple[Wide, Wide, int, Ints]:
 
 @numba.njit(cache=True, nogil=True)
 def _outcomes(classes: Any, start: Any, outcomes: Any) -> Any:
-    """`table.outcomes_of`."""
+    """`table_actions.outcomes_of`."""
     count = 0
     for number in classes:
         count += start[number + 1] - start[number]
@@ -77,14 +78,14 @@ def _outcomes(classes: Any, start: Any, outcomes: Any) -> Any:
 
 
 def outcomes_of(composition: Composition, classes: Wide) -> tuple[Ints, Wide, Wide, Ints]:
-    """`table.outcomes_of`."""
+    """`table_actions.outcomes_of`."""
     found: tuple[Ints, Wide, Wide, Ints] = _outcomes(classes, composition.start, composition.outcomes)
     return found
 
 
 @numba.njit(cache=True, nogil=True)
 def _spelled(parent: Any, site: Any, counted: Any, strings: Any) -> Any:
-    """`table.spelled`."""
+    """`table_actions.spelled`."""
     length = np.zeros(len(strings), np.int64)
     for index in range(len(strings)):
         string = strings[index]
@@ -105,7 +106,7 @@ def _spelled(parent: Any, site: Any, counted: Any, strings: Any) -> Any:
 
 
 def spelled(composition: Composition, strings: Wide) -> tuple[Ints, Ints, Ints]:
-    """`table.spelled`."""
+    """`table_actions.spelled`."""
     found: tuple[Ints, Ints, Ints] = _spelled(
         composition.push_parent, composition.push_site, composition.push_count, strings
     )
@@ -141,10 +142,10 @@ def _sorted_entries(
 
 
 def entries_of(composition: Composition, classes: Wide, action_of_outcome: Ints, states: int) -> Entries:
-    """`table.entries_of`."""
+    """`table_entries.entries_of`."""
     grouping = composition.grouping[classes]
     check_elements(int((composition.group_start[grouping + 1] - composition.group_start[grouping]).sum()))
-    return table.Entries(
+    return table_entries.Entries(
         *_sorted_entries(
             classes, composition.start, composition.grouping, composition.group_start, composition.groups,
             action_of_outcome, states,
@@ -221,17 +222,17 @@ def _bits(bounds: Any, said: Any, room: Any, need: Any, first: Any, words: int) 
 
 
 def rows_of(entries: Entries, room: Wide, need: Wide, token_classes: int, classes: int) -> Rows:
-    """`table.rows_of`."""
+    """`table_entries.rows_of`."""
     row_of_state, first, conditional_start, conditional = _distinct_rows(*entries, room, need, token_classes)
-    words = table.words_of_rows(len(first), classes)
+    words = table_entries.words_of_rows(len(first), classes)
     survives, certain, rank = _bits(*entries, room, need, first, words)
     starts = entries.first[:-1].astype(np.int32)
-    return table.Rows(row_of_state, survives, certain, rank, starts, conditional_start, conditional)
+    return table_entries.Rows(row_of_state, survives, certain, rank, starts, conditional_start, conditional)
 
 
 @numba.njit(cache=True, nogil=True)
 def _longest(bounds: Any, said: Any, target: Any, effect: Any, returns: Any, depth_limit: int) -> Any:
-    """`table.longest_exit`."""
+    """`tabulation.longest_exit`."""
     states = len(bounds) - 1
     # Which action leaves one more frame after which.
     edges = np.empty((1024, 2), np.int64)
@@ -279,18 +280,18 @@ def _longest(bounds: Any, said: Any, target: Any, effect: Any, returns: Any, dep
 
 
 def longest_exit(entries: Entries, actions: Actions, returns: Ints, depth_limit: int) -> int:
-    """`table.longest_exit`."""
+    """`tabulation.longest_exit`."""
     found = _longest(*entries, actions.target, actions.effect, returns, depth_limit)
     return int(found)
 
 
 REPLACES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
-    table.classes_of: classes_of,
-    table.outcomes_of: outcomes_of,
-    table.spelled: spelled,
-    table.entries_of: entries_of,
-    table.rows_of: rows_of,
-    table.longest_exit: longest_exit,
+    table_classes.classes_of: classes_of,
+    table_actions.outcomes_of: outcomes_of,
+    table_actions.spelled: spelled,
+    table_entries.entries_of: entries_of,
+    table_entries.rows_of: rows_of,
+    tabulation.longest_exit: longest_exit,
 }
 
 _NARROW = types.int32[::1]

@@ -32,7 +32,8 @@ from torch import Tensor
 
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.matcher import Matcher
-from sortition.grammars.table import Table, build_table
+from sortition.grammars.table import Table
+from sortition.grammars.tabulation import build_table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.sampling import device, noise, numerics, reference
 from sortition.sampling.constraint import Constraint, Position

@@ -15,7 +15,8 @@ from models import vocabulary
 from sortition.grammars.errors import GrammarError
 from sortition.grammars.machine import Machine
 from sortition.grammars.matcher import Matcher
-from sortition.grammars.table import Table, build_table
+from sortition.grammars.table import Table
+from sortition.grammars.tabulation import build_table
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.sampling.arena import Arena
 from sortition.sampling.constraint import FREE, Constraint, Position

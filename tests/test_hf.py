@@ -14,7 +14,8 @@ from machines import NASTY, json_machine, random_machine
 from sortition.grammars.expr import Call, Expr, alternative, concat, literal, one_of, repeat
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.matcher import Matcher
-from sortition.grammars.table import Table, build_table
+from sortition.grammars.table import Table
+from sortition.grammars.tabulation import build_table
 from sortition.grammars.vocabulary import Vocabulary
 
 transformers = pytest.importorskip("transformers")

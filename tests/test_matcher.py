@@ -19,9 +19,8 @@ import models
 import numpy as np
 import pytest
 
-from sortition.grammars import accelerate, reader
+from sortition.grammars import accelerate, reader, tabulation
 from sortition.grammars import matcher as matcher_module
-from sortition.grammars import table as table_module
 from sortition.grammars.errors import GrammarError, TooLarge
 from sortition.grammars.expr import alternative, concat, literal, star
 from sortition.grammars.grammar import Grammar
@@ -30,7 +29,8 @@ from sortition.grammars.liveness import Frames, room_needed
 from sortition.grammars.machine import Machine
 from sortition.grammars.matcher import Matcher
 from sortition.grammars.oracle import Room, Walk, read
-from sortition.grammars.table import Table, build_table
+from sortition.grammars.table import Table
+from sortition.grammars.tabulation import build_table
 from sortition.grammars.vocabulary import Vocabulary
 
 
@@ -334,7 +334,7 @@ def test_a_table_is_not_kept_alive() -> None:
 
 
 def test_the_limit_masks_but_never_strands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "RECURSIVE_DEPTH", 3)
+    monkeypatch.setattr(tabulation, "RECURSIVE_DEPTH", 3)
     stranded = 0
     for seed in range(60):
         draw = random.Random(seed)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from machines import Place
 
-from sortition.grammars import table as table_module
+from sortition.grammars import tabulation
 from sortition.grammars.errors import GrammarError, TooLarge, Unsatisfiable
 from sortition.grammars.expand import expanded
 from sortition.grammars.expr import Call, alternative, concat, literal, one_of, repeat, star
@@ -23,7 +23,8 @@ from sortition.grammars.json_schema import json_schema
 from sortition.grammars.liveness import Frames, room_needed, sites_below
 from sortition.grammars.machine import Machine
 from sortition.grammars.oracle import Room, Walk, allowed_tokens, read
-from sortition.grammars.table import Table, build_table
+from sortition.grammars.table import Table
+from sortition.grammars.tabulation import build_table
 from sortition.grammars.vocabulary import Vocabulary
 
 
@@ -140,7 +141,7 @@ def test_random_rules_that_count(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("limit", [1, 2, 4])
 def test_random_rules_near_the_limit(seed: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "RECURSIVE_DEPTH", limit)
+    monkeypatch.setattr(tabulation, "RECURSIVE_DEPTH", limit)
     draw = random.Random(1000 + seed)
     machine = machines.random_machine(draw)
     try:
@@ -228,7 +229,7 @@ def check_no_dead_ends(table: Table) -> bool:
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_the_limit_never_strands_a_text(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "RECURSIVE_DEPTH", limit)
+    monkeypatch.setattr(tabulation, "RECURSIVE_DEPTH", limit)
     checked = 0
     for seed in range(60):
         draw = random.Random(seed)
@@ -243,7 +244,7 @@ def test_the_limit_never_strands_a_text(limit: int, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("limit", [2, 3, 4])
 def test_a_required_key_keeps_its_room(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "RECURSIVE_DEPTH", limit)
+    monkeypatch.setattr(tabulation, "RECURSIVE_DEPTH", limit)
     machine = machines.required_key_machine()
     tokens = [bytes([byte]) for byte in machines.spelled(machine)] + [b'"a":{"', b'"},', b'"r":1}}', b'":{']
     table = build_table(machine, Vocabulary.of(tokens, end_tokens=[]))
@@ -313,7 +314,7 @@ def test_missing_bytes_exactly_where_nothing_nests(seed: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 64])
 def test_texts_that_end_inside_a_nested_part(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "RECURSIVE_DEPTH", limit)
+    monkeypatch.setattr(tabulation, "RECURSIVE_DEPTH", limit)
     rules = {"list": concat(literal(b"["), star(Call("list")), literal(b"]"))}
     machine = Machine.of(rules, alternative(Call("list"), literal(b"[[["), literal(b"[?")))
     for tokens in ([b"[", b"]", b"?", b"[["], [b"[", b"?", b"]]"], [b"[[", b"[", b"?"], [b"[[", b"]"]):
@@ -330,7 +331,7 @@ def test_texts_that_end_inside_a_nested_part(limit: int, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("limit", [2, 64])
 def test_missing_bytes_leave_no_dead_ends(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "RECURSIVE_DEPTH", limit)
+    monkeypatch.setattr(tabulation, "RECURSIVE_DEPTH", limit)
     checked = 0
     for seed in range(150):
         draw = random.Random(seed)

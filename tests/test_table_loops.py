@@ -10,20 +10,15 @@ import machines
 import numpy as np
 import pytest
 
-from sortition.grammars import accelerate, liveness, table
+from sortition.grammars import accelerate, liveness, table_entries
+from sortition.grammars.errors import TooLarge
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.liveness import Frames, room_needed, spread_labels, steps_of
 from sortition.grammars.machine import Machine
-from sortition.grammars.table import (
-    Entries,
-    build_table,
-    classes_of,
-    entries_of,
-    longest_exit,
-    outcomes_of,
-    rows_of,
-    spelled,
-)
+from sortition.grammars.table_actions import outcomes_of, spelled
+from sortition.grammars.table_classes import classes_of
+from sortition.grammars.table_entries import Entries, entries_of, rows_of
+from sortition.grammars.tabulation import build_table, longest_exit
 
 SCHEMAS = [
     True,
@@ -105,7 +100,7 @@ def test_too_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = pytest.importorskip("sortition.grammars.table_jit")
     entries = Entries(np.arange(3), np.array([[1, 0], [2, 0]], np.int32))
     arguments = entries, np.zeros(1, np.int64), np.zeros(2, np.int64), 3, 70
-    monkeypatch.setattr(table, "BIT_BUDGET", 16)
+    monkeypatch.setattr(table_entries, "BIT_BUDGET", 16)
     for find in (rows_of, compiled.rows_of):
-        with pytest.raises(table.TooLarge, match="70 token classes in 2 kinds of states"):
+        with pytest.raises(TooLarge, match="70 token classes in 2 kinds of states"):
             find(*arguments)
