@@ -1,24 +1,20 @@
 """A vLLM request's extra arguments -> which grammar and which draw it asks for, or why it is refused.
 
 This runs in the API server for every request, before it is admitted, so it imports neither torch nor vLLM,
-and what it costs is bounded: see `LARGEST`, `DEEPEST` and `LOWERING_SECONDS`.
+and what it costs is bounded: by `LARGEST`, `DEEPEST` and the steps that a grammar may take (see `work.py`).
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, lru_cache
-from types import FrameType
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from sortition.grammars.choice import choice
 from sortition.grammars.errors import GrammarError
-from sortition.grammars.formats import FORMATS, NOT_ENFORCED, format_automaton
 from sortition.grammars.grammar import Grammar
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.regex import regex
@@ -52,12 +48,6 @@ LONGEST: Final = 2_000
 LONGEST_ID: Final = 19
 """Digits of a token id; longer texts are none."""
 
-LOWERING_SECONDS: Final = 0.1
-"""Processor time for which one request may hold up the API server.
-
-Half of it or more goes into watching the clock: it is 50 ms of work. 97 of 100 real schemas need less.
-"""
-
 MOST_TOKENS: Final = 4096
 """Token ids that one field of the sampler may name: each of them is looked at in every step."""
 
@@ -67,7 +57,6 @@ GREATEST: Final = 2**31 - 1
 CHECKED: Final = 128
 """Verdicts that are kept; with each, up to `LARGEST` bytes of what it is about."""
 
-Result = TypeVar("Result")
 Named = TypeVar("Named", bound=Sized)
 
 
@@ -364,69 +353,15 @@ def _kind(value: Any) -> str:
     return "null" if value is None else type(value).__name__
 
 
-@cache
-def _prepare() -> None:
-    """Make what grammars share and a process makes only once, half a second of work, on no request's account.
-
-    Otherwise the first request with `email` would be refused for the time that this takes, and so, since
-    verdicts are kept, would all that repeat it.
-    """
-    regex(r"(?i)a\w\d\s")
-    json_schema({"pattern": r"(?i)a\w\d\s"})
-    for name in FORMATS - NOT_ENFORCED:
-        format_automaton(name)
-
-
 @lru_cache(maxsize=CHECKED)
 def _verdict(request: Request) -> RequestError | None:
-    """Why the request is refused; kept, so that whoever repeats it is not served the work again."""
-    _prepare()
+    """Why the request is refused; kept, so that whoever repeats it is not served the work again.
+
+    The machine is made here, too, only to see that there is one: once admitted, a request without one cannot
+    be answered by an error any more.
+    """
     try:
-        within(LOWERING_SECONDS, request.grammar)
+        _ = request.grammar().machine
     except GrammarError as error:
         return RequestError(f"{request.kind}: {error}")
-    except RequestError as error:
-        return error
     return None
-
-
-def within(seconds: float, work: Callable[[], Result]) -> Result:
-    """The result of the work, if this thread does not spend more time on it.
-
-    The clock is read as functions are called, so that only one long operation of a library can overrun.
-
-    Raises:
-        RequestError: the time is up.
-    """
-    end = time.thread_time() + seconds
-    events = 0
-    late = False
-
-    def watch(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal events, late
-        events += 1
-        # Reading the clock at every event would take longer than the work.
-        if not events & 63 and time.thread_time() > end:
-            late = True
-            raise _TimeIsUp
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        result = work()
-    except BaseException:
-        # Libraries turn what is raised below them into errors of their own.
-        if not late:
-            raise
-    finally:
-        sys.setprofile(before)
-    if late:
-        raise RequestError(
-            f"reading this grammar takes more than {seconds * 1000:.0f} ms, for which a server cannot stop; "
-            "simplify it"
-        )
-    return result
-
-
-class _TimeIsUp(BaseException):
-    """Not an Exception, so that nobody on the way handles it as one of theirs."""

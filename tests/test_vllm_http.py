@@ -86,6 +86,7 @@ BAD: list[tuple[Any, str]] = [
     ({"sortition": json.dumps({"draw": 1, "top_kk": 5})}, "did you mean 'top_k'?"),
     ({"sortition": 1}, "JSON text is needed, not int"),
     ({"sortition": json.dumps({"json_schema": {"const": "x" * (1 << 20)}})}, "bytes of grammar"),
+    ({"sortition": json.dumps({"regex": "[a-z]{100000}"})}, "takes more than 2,600,000 steps"),
 ]
 
 
