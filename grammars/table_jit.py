@@ -116,17 +116,19 @@ def spelled(composition: Composition, strings: Wide) -> tuple[Ints, Ints, Ints]:
 @numba.njit(cache=True, nogil=True)
 def _sorted_entries(
     classes: Any, start: Any, grouping: Any, group_start: Any, groups: Any, action_of_outcome: Any,
-    states: int,
+    place: Any, said: Any,
 ) -> Any:  # fmt: skip
-    """Where the entries of each state begin, and class and action of all, by a counting sort."""
-    place = np.zeros(states + 1, np.int64)
+    """Where the entries of each state begin, and class and action of all, by a counting sort.
+
+    Given `place` full of zeros.
+    """
+    states = len(place) - 1
     for index in range(len(classes)):
         number = grouping[classes[index]]
         for at in range(group_start[number], group_start[number + 1]):
             place[groups[0, at] + 1] += 1
     for source in range(states):
         place[source + 1] += place[source]
-    said = np.empty((place[-1], 2), np.int32)
     # Where the next entry of each state goes.
     after = place.copy()
     first = 0
@@ -138,19 +140,20 @@ def _sorted_entries(
             said[after[source], 1] = action_of_outcome[first + groups[1, at]]
             after[source] += 1
         first += start[classes[index] + 1] - start[classes[index]]
-    return place, said
 
 
 def entries_of(composition: Composition, classes: Wide, action_of_outcome: Ints, states: int) -> Entries:
     """`table_entries.entries_of`."""
     grouping = composition.grouping[classes]
-    check_elements(int((composition.group_start[grouping + 1] - composition.group_start[grouping]).sum()))
-    return table_entries.Entries(
-        *_sorted_entries(
-            classes, composition.start, composition.grouping, composition.group_start, composition.groups,
-            action_of_outcome, states,
-        )
+    count = int((composition.group_start[grouping + 1] - composition.group_start[grouping]).sum())
+    check_elements(count)
+    # NumPy asks for huge pages and compiled loops do not: to write all over the entries takes half the time.
+    entries = table_entries.Entries(np.zeros(states + 1, np.int64), np.empty((count, 2), np.int32))
+    _sorted_entries(
+        classes, composition.start, composition.grouping, composition.group_start, composition.groups,
+        action_of_outcome, *entries,
     )  # fmt: skip
+    return entries
 
 
 @numba.njit(cache=True, nogil=True)
@@ -302,7 +305,7 @@ LOOPS: Final[dict[Any, tuple[Any, ...]]] = {
     _classes: (_NARROW, types.Array(types.int32, 1, "C", readonly=True), _WIDE, _PART),
     _outcomes: (_WIDE, _WIDE, _PART),
     _spelled: (_NARROW, _NARROW, _NARROW, _WIDE),
-    _sorted_entries: (_WIDE, _WIDE, _NARROW, _WIDE, _PART, _NARROW, types.int64),
+    _sorted_entries: (_WIDE, _WIDE, _NARROW, _WIDE, _PART, _NARROW, _WIDE, _TABLE),
     _distinct_rows: (_WIDE, _TABLE, _WIDE, _WIDE, types.int64),
     _bits: (_WIDE, _TABLE, _WIDE, _WIDE, _WIDE, types.int64),
     _longest: (_WIDE, _TABLE, _NARROW, _NARROW, _TABLE, types.int64),
