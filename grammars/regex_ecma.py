@@ -25,6 +25,7 @@ from sortition.grammars.unicode import (
     CaseRule,
     unicode_property,
 )
+from sortition.grammars.work import charge
 
 _CONTROLS: Final = {"f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
 _WORD_WITHOUT_CASE: Final = union(ASCII_WORD, ((0x17F, 0x17F), (0x212A, 0x212A)))
@@ -45,6 +46,10 @@ class EcmaParser(PatternParser):
     repeated_looks = False
     line_ends = ECMA_LINE_ENDS
     case_rule: CaseRule = "ecma"
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__(pattern)
+        self._branches_of: dict[str, list[dict[int, int]]] = {}
 
     def anchor(self, sign: str) -> Assertion:
         """`$` stands at the very end only."""
@@ -72,7 +77,11 @@ class EcmaParser(PatternParser):
         return 8 if self.skip("b") else self._class_or_character(start)
 
     def mixed_range(self, low: int | Ranges, high: int | Ranges, start: int) -> Ranges:
-        """Both sides and the minus sign (Annex B)."""
+        """Both sides and the minus sign (Annex B), unless it looks like a difference of sets."""
+        if self.pattern.endswith("--", 0, self.position) and high == 0x2D and not self.ahead("]"):
+            what = "differences of sets, which the flag v has and others read as a union, are"
+            hint = r"write (?!\d)\w for [\w--\d], or escape the - for text"
+            raise self.unsupported("--", what, self.position - 2, hint)
         members = (((side, side),) if isinstance(side, int) else side for side in (low, high))
         return self.with_cases(union(((0x2D, 0x2D),), *members))
 
@@ -84,7 +93,9 @@ class EcmaParser(PatternParser):
         elif lookaround := self.take(r"\(\?<?[=!]"):
             self.open(start, look=lookaround[0])
         elif self.take(r"\(\?P?<"):
-            self.capture(start, self.name_group(">"))
+            name = self.name_group(">")
+            self._check_new(name, start)
+            self.capture(start, name)
         else:
             at_the_start = self.at_the_start
             # Behind an anchor they mean the same, but for the flag that changes anchors.
@@ -102,6 +113,15 @@ class EcmaParser(PatternParser):
                 self.flags = flags
             else:
                 self.open(start, flags=flags)
+
+    def _check_new(self, name: str, start: int) -> None:
+        """Groups share a name only where at most one of them takes part: in different branches."""
+        here = self.branch
+        charge(1 + len(self._branches_of.setdefault(name, [])))
+        for before in self._branches_of[name]:
+            if all(before.get(group, number) == number for group, number in here.items()):
+                raise self.invalid(f"another group is named {name!r}", start)
+        self._branches_of[name].append(here)
 
     @cached_property
     def _groups_in_all(self) -> int:

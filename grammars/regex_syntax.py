@@ -270,6 +270,13 @@ class PatternParser(ABC):
         return turned_on, turned_off, match["end"]
 
     @property
+    def branch(self) -> dict[int, int]:
+        """In which branch of each open group, by the place of its parenthesis, the next item is."""
+        return {group.opening: len(group.branches) for group in self._groups[1:]} | {
+            -1: len(self._groups[0].branches)
+        }
+
+    @property
     def at_the_start(self) -> bool:
         """Whether nothing but comments and flags has been read."""
         group = self._groups[0]

@@ -43,6 +43,10 @@ ECMA_SPACE: Final[Ranges] = (
 LAST_CASED: Final = 0x1FFFF
 """No character with a case lies above plane 1."""
 
+_CASED: Final = regex.compile(r"[\p{Changes_When_Casefolded}\p{Changes_When_Casemapped}]")
+_TURKIC: Final = "\u0130\u0131"
+"""Letters that `regex` takes for an i, which they are in Turkic languages alone."""
+
 SETS_KEPT: Final = 1024
 """Sets that are kept, of each kind; all named ones are fewer."""
 
@@ -161,7 +165,25 @@ def _case_variants(rule: CaseRule) -> tuple[tuple[int, ...], ...]:
     variants: dict[str, list[int]] = {}
     for code in range(last + 1):
         variants.setdefault(key(chr(code)), []).append(code)
+    if rule == "ecma":
+        _add_what_python_does_not_fold(variants)
     return tuple(tuple(codes) for codes in variants.values() if len(codes) > 1)
+
+
+def _add_what_python_does_not_fold(variants: dict[str, list[int]]) -> None:
+    """Join letters that `regex` folds and Python does not.
+
+    These are the letters of a later Unicode than Python's, and those whose full folding has several
+    characters and whose simple one `str` does not tell, such as U+1FE3, which folds to U+03B0.
+    """
+    cased = "".join(_CASED.findall(_every_code_point()[: LAST_CASED + 1]))
+    for character in cased:
+        key = _simple_fold(character)
+        if character not in _TURKIC and variants.get(key) == [ord(character)]:
+            others = regex.findall(regex.escape(character), cased, regex.IGNORECASE)
+            keys = [other for other in map(_simple_fold, others) if other != key and other in variants]
+            if keys:
+                variants[keys[0]] += variants.pop(key)
 
 
 def _python_case(character: str) -> str:
