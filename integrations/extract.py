@@ -25,10 +25,11 @@ from rich.progress import (
 
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.schema_keywords import ignored
-from sortition.integrations.documents import Document, is_folder, read_documents, read_text
+from sortition.integrations.documents import Document, read_documents, read_text
 from sortition.integrations.errors import InputError
 from sortition.integrations.generation import Completion, Job, check_engine, check_job, load_engine
 from sortition.integrations.judgement import judged
+from sortition.integrations.model_folder import local_folder
 from sortition.integrations.openai_engine import settled
 from sortition.integrations.prompts import DEFAULT_TEMPLATE, Template
 from sortition.integrations.records import Journal, Record, Status
@@ -107,7 +108,8 @@ def extract(
     Args:
         documents: a path (JSON lines, a text file, a folder of them), or texts or mappings in memory.
         schema: a dict, true or false, JSON text, the path of a JSON file (as a `Path`), or a pydantic class.
-        model: a folder that transformers can load; by default the embedded SmolLM2.
+        model: a folder that transformers can load, or a name on the Hugging Face Hub whose model is in its
+            cache; by default the embedded SmolLM2.
         output: the file of the records, one JSON object a line.
         overwrite: drop the records that `output` holds instead of going on from them.
         prompt: a template with ``{document}`` and ``{schema}`` in it, as text or as a `Path`.
@@ -156,9 +158,7 @@ def extract(
         _ = grammar.machine
     elif check is None:
         raise InputError("what a model writes by itself is judged by jsonschema: pip install jsonschema")
-    folder = None if model is None else Path(model)
-    if folder is not None and not is_folder(folder):
-        raise InputError(f"there is no model folder {folder}")
+    folder = None if model is None else local_folder(model)
 
     if output is not None:
         _refuse_inputs_as_output(Path(output), documents, given, prompt)

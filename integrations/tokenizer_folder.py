@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sortition.integrations.errors import InputError, reason_of
-from sortition.integrations.model_folder import require_tokenizer
+from sortition.integrations.model_folder import local_folder, require_tokenizer
 from sortition.integrations.tokenizers import Reading, ids, read, read_backend
 
 LEGACY_FILES: Final = ("special_tokens_map.json", "added_tokens.json")
@@ -25,14 +25,11 @@ def read_folder(source: str | Path) -> Reading:
     """Read the tokenizer in a folder, with the end tokens of the generation config beside it.
 
     Raises:
-        InputError: there is no such folder, no tokenizer in it, or none that can be loaded.
+        InputError: there is no such folder or name in the Hub's cache, no tokenizer there, or none that can
+            be loaded.
         TypeError, ValueError: as of `tokenizers.read`.
     """
-    folder = Path(source)
-    if folder.is_file():
-        raise InputError(f"{folder} is a file; give the folder that it is in")
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}; a tokenizer is read from disk, never downloaded")
+    folder = local_folder(source)
     require_tokenizer(folder)
     config = _json(folder / "tokenizer_config.json")
     if _says_everything(folder, config):

@@ -293,7 +293,7 @@ def test_formats_can_be_ignored(monkeypatch: pytest.MonkeyPatch, constrained: bo
         ),
         ({"ignore": "required"}, GrammarError, "ignore lists keywords"),
         ({"ignore": ["requird"], "constrained": False}, GrammarError, "did you mean 'required'"),
-        ({"model": "no/such/folder"}, InputError, "there is no model folder no/such/folder"),
+        ({"model": "no/such/folder"}, InputError, "there is no folder no/such/folder"),
         ({"max_tokens": 0}, InputError, "max_tokens is a whole number of at least 1, not 0"),
         ({"batch_size": -1}, InputError, "batch_size is a whole number of at least 1, not -1"),
         ({"max_tokens": "many"}, InputError, "max_tokens is a whole number of at least 1, not 'many'"),

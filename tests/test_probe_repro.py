@@ -88,25 +88,31 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_scripts_of_transformers_tell_the_truth(tmp_path: Path) -> None:
-    """In a batch, padded, or in pieces: a script differs where the probe said so, and not otherwise."""
+def test_scripts_of_transformers_tell_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a batch, padded, or in pieces: a script differs where the probe said so, and not otherwise.
+
+    The model's folder is named as seen from here, and scripts run in another one.
+    """
     pytest.importorskip("transformers")
     from tiny_llama import save_tiny_llama
 
     from sortition.benchmarks.probe.transformers_target import TransformersTarget
 
-    folder = save_tiny_llama(tmp_path / "tiny")
-    target = TransformersTarget.load(folder, "float32")
+    save_tiny_llama(tmp_path / "tiny")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    target = TransformersTarget.load(Path("tiny"), "float32")
+    assert target.name == "tiny"
     conditions = [parse(name) for name in ("batch_size 3 and position last", "padding 5", "chunk 2")]
     prompts = target.prompts(["The capital of France is not a city", "Say it once more:"])
     found = study(target, prompts, conditions, Options(steps=4, attribute=False))
-    found = dataclasses.replace(found, environment={**found.environment, "folder": str(folder)})
     assert torch.get_num_threads() == found.environment["threads"]
     for tested in found.tested:
         compared = tested.comparisons[0]
         text = script(only(found, tested, compared))
         assert text is not None
-        done = run(text, tmp_path)
+        done = run(text, elsewhere)
         assert done.returncode == (compared.first_difference is not None), (tested.name, done.stderr[-3000:])
         assert "greatest difference of two scores: " in done.stdout
 

@@ -17,6 +17,8 @@ import models
 import pytest
 
 from sortition.grammars.vocabulary import Vocabulary
+from sortition.integrations.errors import InputError
+from sortition.integrations.model_folder import called, local_folder
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -441,6 +443,22 @@ def test_a_folder_is_read_without_torch(tmp_path: Path) -> None:
     assert done.stdout == b"[]\n"
 
 
+def test_a_name_is_looked_up_in_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    kept, commit = tmp_path / "models--some--small-model", "0123456789" * 4
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text(commit)
+    folder = kept / "snapshots" / commit
+    folder.mkdir(parents=True)
+    folder_of(folder, byte_level_tokenizer(), {"eos_token": "<eos>"})
+    assert local_folder("some/small-model") == folder
+    assert called(folder) == "some/small-model"
+    assert Vocabulary.of("some/small-model").digest == Vocabulary.of(folder).digest
+    with pytest.raises(InputError, match="hf download some/other-model"):
+        local_folder("some/other-model")
+
+
 def test_ends_of_a_model_without_generation_config(tmp_path: Path) -> None:
     files = {"config.json": {"model_type": "llama", "eos_token_id": 9}}
     folder = folder_of(tmp_path, byte_level_tokenizer(), {"eos_token": "<eos>"}, files)
@@ -450,7 +468,8 @@ def test_ends_of_a_model_without_generation_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gpt2", "there is no folder gpt2; a tokenizer is read from disk, never downloaded"),
+        ("gpt2", "there is no folder gpt2; if that is a model on the Hugging Face Hub, fetch it first: hf"),
+        ("no/such/folder", "there is no folder no/such/folder"),
         ("file", "file is a file; give the folder that it is in"),
         ("empty", "there is no tokenizer in empty: it has none of tokenizer.json, "),
         ("broken", "cannot load a tokenizer from broken: "),

@@ -24,6 +24,7 @@ from sortition.benchmarks.probe.layout import Layout, layout
 from sortition.benchmarks.probe.session import Session, Watcher
 from sortition.benchmarks.probe.target import Condition, NotPossible, Outcome, Prompt, Run, Value
 from sortition.benchmarks.timing import machine
+from sortition.integrations.model_folder import called
 from sortition.sampling.rules import Temperature
 from sortition.sampling.sampler import Sampler
 
@@ -44,7 +45,7 @@ class TransformersTarget:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.folder = folder
-        self.name = folder.name if folder is not None else type(model).__name__
+        self.name = called(folder) if folder is not None else type(model).__name__
         self._mended: frozenset[str] = frozenset()
         self._row = 0
         self._copies: dict[str, Any] = {}
@@ -56,7 +57,8 @@ class TransformersTarget:
             folder, dtype=getattr(torch, dtype), attn_implementation=attention, local_files_only=True
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        return cls(model, tokenizer, folder)
+        # Fresh processes and scripts of a later day may run in another folder.
+        return cls(model, tokenizer, folder.absolute())
 
     def describe(self) -> dict[str, Any]:
         """See `Target`."""

@@ -22,6 +22,7 @@ from sortition.benchmarks.probe.target import Condition, Evidence, NotPossible, 
 from sortition.benchmarks.probe.top_scores import WIDTH, Top, more_scores, ranked, run_of
 from sortition.benchmarks.probe.vllm_target import FORCED, FORCING, PROCESSOR
 from sortition.integrations.errors import InputError
+from sortition.integrations.model_folder import called
 from sortition.integrations.request import request
 
 AXES: Final = frozenset(
@@ -64,7 +65,7 @@ class EngineTarget:
         self._drafting = drafting
         configured = llm.llm_engine.vllm_config.model_config
         processors = configured.logits_processors or []
-        self.name = f"{configured.model} in vLLM"
+        self.name = f"{called(configured.model)} in vLLM"
         self.forces = FORCING in processors
         self.axes = AXES | ({"draw"} if PROCESSOR in processors else set())
         if not hasattr(llm.llm_engine.engine_core, "engine_core"):

@@ -61,7 +61,8 @@ class VllmTarget:
         Raises:
             InputError: vLLM is not installed, or cannot load the model.
         """
-        self._folder = str(model)
+        # Scripts of a later day may run in another folder.
+        self._folder = str(Path(model).absolute()) if Path(model).is_dir() else str(model)
         self._options = options
         self._engine = _Engine(self._folder, options, {})
         described = self._ask("about")

@@ -102,7 +102,10 @@ def _extract(
     output: Annotated[
         Path, typer.Option(help="Where the records go, one a line. A run that stopped goes on.")
     ],
-    model: Annotated[Path | None, typer.Option(help="Model folder. By default the embedded SmolLM2.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Model folder, or a name in the Hub's cache. By default the embedded SmolLM2."),
+    ] = None,
     prompt: Annotated[
         Path | None, typer.Option(help="Prompt template with {document} and, if wanted, {schema} in it.")
     ] = None,

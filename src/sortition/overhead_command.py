@@ -42,7 +42,10 @@ OF_MEASUREMENTS: Final = ("structure", "rounds", "clock", "late")
 
 def overhead(
     command: typer.Context,
-    model: Annotated[Path | None, typer.Option(help="Model folder. By default the embedded SmolLM2.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Model folder, or a name in the Hub's cache. By default the embedded SmolLM2."),
+    ] = None,
     engine: Annotated[str, typer.Option(help="What runs the model: hf or vllm.")] = "hf",
     schema: Annotated[
         Path | None, typer.Option(help="JSON Schema for structured output. By default a small one.")
@@ -292,12 +295,11 @@ def _engine(
     try:
         import torch
 
+        from sortition.integrations.model_folder import local_folder
         from sortition.integrations.smollm2 import embedded_model
 
         torch.set_num_threads(threads)
-        folder = model or embedded_model()
-        if not folder.is_dir():
-            raise InputError(f"there is no folder {folder}")
+        folder = embedded_model() if model is None else local_folder(model)
         if name == "vllm":
             from sortition.benchmarks.overhead.vllm import VLLMEngine
 

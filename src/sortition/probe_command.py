@@ -44,7 +44,10 @@ class ProbeCommand(TyperCommand):
 
 def probe(
     command: typer.Context,
-    model: Annotated[Path | None, typer.Option(help="Model folder. By default the embedded SmolLM2.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Model folder, or a name in the Hub's cache. By default the embedded SmolLM2."),
+    ] = None,
     sampler: Annotated[
         bool, typer.Option("--sampler", help="Probe Sortition's own sampler and grammar, without a model.")
     ] = False,

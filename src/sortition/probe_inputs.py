@@ -43,11 +43,8 @@ def kind_of_target(sampler: bool, base_url: str | None, engine: str, folder: Pat
     ]
     if len(named) > 1:
         raise InputError(f"{' and '.join(named)} name different things to probe: give one of them")
-    if folder is not None:
-        if sampler or base_url is not None:
-            raise InputError(f"{named[0]} has no --model folder")
-        if not folder.is_dir():
-            raise InputError(f"there is no folder {folder}")
+    if folder is not None and (sampler or base_url is not None):
+        raise InputError(f"{named[0]} has no --model folder")
     if sampler:
         return "sampler"
     if base_url is not None:
@@ -160,14 +157,15 @@ def target(
 
 def _hf(folder: Path | None, dtype: str, attention: str, texts: list[str]) -> tuple[Target, list[Prompt]]:
     """The model of a folder, the embedded one by default, with prompts as it reads them."""
+    from sortition.integrations.model_folder import require_model
+
+    folder = _folder(folder)
+    require_model(folder)
     from transformers.utils import logging
 
     from sortition.benchmarks.probe.transformers_target import TransformersTarget
-    from sortition.integrations.model_folder import require_model
 
     logging.disable_progress_bar()
-    folder = folder or _embedded()
-    require_model(folder)
     try:
         target = TransformersTarget.load(folder, dtype, attention)
     except (OSError, ValueError, ImportError, RuntimeError) as problem:
@@ -177,9 +175,10 @@ def _hf(folder: Path | None, dtype: str, attention: str, texts: list[str]) -> tu
 
 def _vllm(folder: Path | None, dtype: str, texts: list[str]) -> tuple[Target, list[Prompt]]:
     """A model in vLLM, with prompts as it reads them."""
+    folder = _folder(folder)
     from sortition.benchmarks.probe.vllm_target import VllmTarget
 
-    target = VllmTarget(folder or _embedded(), dtype=dtype)
+    target = VllmTarget(folder, dtype=dtype)
     return target, target.prompts(texts)
 
 
@@ -199,9 +198,13 @@ def _sampler() -> tuple[Target, list[Prompt]]:
     return target, target.prompts()
 
 
-def _embedded() -> Path:
+def _folder(given: Path | None) -> Path:
+    """The folder of a model, the embedded one by default."""
+    from sortition.integrations.model_folder import local_folder
     from sortition.integrations.smollm2 import embedded_model
 
+    if given is not None:
+        return local_folder(given)
     try:
         return embedded_model()
     except FileNotFoundError as missing:
