@@ -22,6 +22,7 @@ from sortition.grammars.schema_document import Document, Schema
 from sortition.grammars.schema_evaluated import Evaluation, asks_for_the_rest
 from sortition.grammars.schema_facts import (
     ANYTHING,
+    IMPOSSIBLE,
     Arrays,
     Facts,
     Members,
@@ -38,6 +39,7 @@ from sortition.grammars.schema_facts import (
 from sortition.grammars.schema_keys import terms_of
 from sortition.grammars.schema_origin import CHOOSING, Origin
 from sortition.grammars.schema_overlap import Outline, outlines, overlapping
+from sortition.grammars.schema_telling import Telling
 from sortition.grammars.work import charge, meter
 
 TERM_STEPS: Final = 80
@@ -108,6 +110,7 @@ class Logic:
         self._cases: dict[Terms, tuple[Facts, ...]] = {}
         self._possible: dict[Terms, bool] = {}
         self._outlined: dict[Schema, list[Outline]] = {}
+        self._telling = Telling(self.cases, self._said)
 
     def cases(self, terms: Terms) -> tuple[Facts, ...]:
         """The facts of which a value that fulfils all the terms must fulfil at least one.
@@ -223,7 +226,7 @@ class Logic:
         waiting = [_Branch(ANYTHING, todo[::-1], [], set(), [])]
         while waiting:
             branch = waiting.pop()
-            looped = self._follow(branch, terms)
+            looped = self._settle(branch)
             loop = looped or loop
             if looped or not branch.facts:
                 continue
@@ -243,7 +246,43 @@ class Logic:
                 "the schema refers to itself with nothing in between",
             )
 
-    def _follow(self, branch: _Branch, terms: Terms) -> Schema | None:
+    def _settle(self, branch: _Branch) -> Schema | None:
+        """`_follow`, and make the choices that are decided by what the branch says already."""
+        while True:
+            looped = self._follow(branch)
+            if looped or not branch.facts:
+                return looped
+            branch.facts = self._telling.narrowed(branch.facts)
+            waiting, branch.choices = branch.choices, []
+            for choice, trail, place in waiting:
+                open_ones = self._open_ones(branch.facts, choice, trail, len(waiting) > 1)
+                if open_ones is None:
+                    continue
+                if len(open_ones) == 1:
+                    todo = [(term, trail, (*place, i)) for i, term in enumerate(open_ones[0])]
+                    branch.todo.extend(reversed(todo))
+                else:
+                    branch.choices.append((open_ones, trail, place))
+                if not open_ones:
+                    branch.facts = IMPOSSIBLE
+                    return None
+            if not branch.todo:
+                return None
+
+    def _open_ones(self, facts: Facts, choice: Choice, trail: Trail, others: bool) -> Choice | None:
+        """The alternatives of a choice that facts leave open, None if all their values fulfil it.
+
+        Where there are no others, those that are not open are found as soon as they are followed.
+        """
+        if trail is not None and isinstance(trail[0], Negation):
+            told = self._telling.one(facts, trail[0])
+            if told is not None:
+                return None if told else ()
+        if not others:
+            return choice
+        return tuple(each for each in choice if self._telling.all_of(facts, each) is not False)
+
+    def _follow(self, branch: _Branch) -> Schema | None:
         """Take in all terms of a branch up to its next choice; a schema that needs itself is returned.
 
         A value that fulfils a schema does so for a reason that does not go round in a circle, so a branch
@@ -280,6 +319,14 @@ class Logic:
                 (choice, trail, place + inner) for choice, inner in expansion.choices
             ]
         return None
+
+    def _said(self, schema: Schema) -> Expansion | None:
+        """The expansion of a schema, None where that has to be found by multiplying out others."""
+        if schema in self._expansions:
+            return self._expansions[schema]
+        if "oneOf" in schema.keywords or asks_for_the_rest(schema):
+            return None
+        return self._expand(schema)
 
     def _expand(self, term: Term) -> Expansion:
         if isinstance(term, Facts):
