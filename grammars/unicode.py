@@ -91,6 +91,9 @@ _VALUED_PROPERTIES: Final = {
     "scx": "Script_Extensions",
 }
 
+_SCRIPT: Final = re.compile("[A-Z][a-z]+(?:_[A-Z][a-z]+)*|SignWriting")
+"""How all names of scripts are spelled."""
+
 
 @kept(SETS_KEPT)
 def python_class(letter: str) -> Ranges:
@@ -110,7 +113,9 @@ def unicode_property(text: str) -> Ranges:
     categories = _CATEGORIES.split()
     name, equals, value = text.partition("=")
     if equals:
-        known = name in _VALUED_PROPERTIES and value.isidentifier() and value.isascii()
+        # `regex` reads values in any case and with any underscores, ECMA-262 as they are listed.
+        listed = value in categories if name in ("General_Category", "gc") else _SCRIPT.fullmatch(value)
+        known = name in _VALUED_PROPERTIES and bool(listed)
         query = f"{_VALUED_PROPERTIES.get(name)}={value}"
     else:
         known = name in categories or name in _BINARY_PROPERTIES.split()
