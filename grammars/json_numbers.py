@@ -8,8 +8,9 @@ numbers). Every member has a spelling. Without any condition the whole syntax of
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from itertools import count
-from math import ceil, floor
+from math import ceil, floor, gcd
 from typing import Final, TypeAlias
 
 from sortition.grammars.automaton import BYTES, Automaton
@@ -45,6 +46,9 @@ PLACE_STEPS: Final = 3
 
 DIGIT_STEPS: Final = 4
 """Steps that each digit takes after which a number may be another one."""
+
+REMAINDER_STEPS: Final = 260
+"""Steps that each remainder of a whole number takes at least until its machine is made."""
 
 
 def _digits(low: int, high: int) -> Expr:
@@ -259,6 +263,8 @@ def _multiples(divisor: Fraction) -> Expr:
     """
     places = len(_decimal(divisor)[1])
     modulus = int(divisor * 10**places)
+    if not places:
+        return concat(optional(_MINUS), _whole_multiples(modulus), optional(_ZERO_FRACTION))
     steps = DIGIT_STEPS * modulus * (places + 3) * 10
     expect(steps, "telling multiples from other numbers")
     charge(steps)
@@ -289,6 +295,51 @@ def _multiples(divisor: Fraction) -> Expr:
     for digit in range(1, 10):
         edges.append((start, _SINGLE_DIGITS[digit], state(0, digit % modulus)))
     return concat(optional(_MINUS), Graph(tuple(edges), start, frozenset(finals)))
+
+
+def _whole_multiples(modulus: int) -> Expr:
+    """Whole decimals that are multiples, zero included.
+
+    Remainders that the same digits make multiples are one state: a power of ten has one for each of its
+    zeros, and 86,400 has fewer than 150.
+    """
+    tail, prime_to_ten = 0, modulus
+    while (common := gcd(prime_to_ten, 10)) > 1:
+        prime_to_ten //= common
+        tail += 1
+    expect(REMAINDER_STEPS * prime_to_ten, "telling multiples from other numbers")
+
+    @cache
+    def following(remainder: int) -> tuple[int, ...]:
+        """What decides which digits make a multiple: how fewer than `tail` must end; of more, a remainder."""
+        charge(DIGIT_STEPS + tail)
+        wanted = [remainder % prime_to_ten]
+        missing = -remainder % modulus
+        for length in range(tail):
+            wanted.append(missing if missing < 10**length else -1)
+            missing = missing * 10 % modulus
+        return tuple(wanted)
+
+    states = {following(0): 2}
+    edges: list[tuple[int, Expr, int]] = [(0, literal(b"0"), 1)]
+    waiting = [0]
+
+    def state(remainder: int) -> int:
+        wanted = following(remainder)
+        if wanted not in states:
+            states[wanted] = len(states) + 2
+            waiting.append(remainder)
+        return states[wanted]
+
+    for digit in range(1, 10):
+        edges.append((0, _SINGLE_DIGITS[digit], state(digit % modulus)))
+    while waiting:
+        remainder = waiting.pop()
+        source = state(remainder)
+        charge(DIGIT_STEPS * 10)
+        for digit in range(10):
+            edges.append((source, _SINGLE_DIGITS[digit], state((10 * remainder + digit) % modulus)))
+    return Graph(tuple(edges), 0, frozenset({1, 2}))
 
 
 def _decimal(value: Fraction) -> tuple[str, str]:

@@ -117,6 +117,14 @@ def test_an_empty_interval_of_integers_has_no_spelling() -> None:
     assert Automaton.of(number(Numbers(Fraction(1, 4), False, Fraction(3, 4), False, True)), BYTES).is_empty
 
 
+@pytest.mark.parametrize("divisor", [*range(1, 60), 3_600, 4_096, 86_400, 390_625, 10**6, 10**30])
+def test_multiples_of_whole_numbers(divisor: int) -> None:
+    automaton = Automaton.of(number(Numbers(divisors=(Fraction(divisor),), integral=True)), BYTES)
+    near = [divisor * factor + more for factor in (1, 2, 10, 99, 5 * 10**8) for more in (-10, -1, 0, 1, 10)]
+    for value in [*range(300), *near, 10**29, 10**31, 3 * 10**30]:
+        assert automaton.accepts(str(value).encode()) == (value % divisor == 0)
+
+
 def test_too_many_remainders_are_refused() -> None:
     with pytest.raises(TooLarge, match="multiples from other numbers takes more than"):
-        number(Numbers(divisors=(Fraction(123_456),)))
+        number(Numbers(divisors=(Fraction(123_457),)))
