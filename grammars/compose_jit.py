@@ -32,7 +32,7 @@ from sortition.grammars.compose import (
     Ints,
 )
 from sortition.grammars.descent import CLOSED, OUTSIDE, Descent, bodies
-from sortition.grammars.jit import FACTOR, FIRST, SHIFT, borrowed, inlined, mixed
+from sortition.grammars.jit import FACTOR, FIRST, SHIFT, borrowed, inlined, mixed, mixed_pair
 from sortition.grammars.machine import ENDLESS
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def _joined(
     code = mixed(FIRST, grouping)
     data[used] = grouping
     for pair in range(pairs):
-        code = mixed(mixed(code, old[pair]), new[pair])
+        code = mixed_pair(code, old[pair], new[pair])
         data[used + 1 + 2 * pair], data[used + 2 + 2 * pair] = old[pair], new[pair]
     size = 1 + 2 * pairs
     last = len(slots) - 1
@@ -375,7 +375,7 @@ def _numbered(maps: Any, place_of_state: Any, scratch: Any, tally: Any, grouping
     target, effect = scratch[3], scratch[4]
     code = mixed(FIRST, grouping)
     for index in range(count):
-        code = mixed(mixed(code, target[index]), effect[index])
+        code = mixed_pair(code, effect[index], target[index])
     last = len(slots) - 1
     slot = np.int64(code & np.uint64(last))
     while slots[slot] >= 0:
@@ -488,7 +488,7 @@ def _group(scratch: Any, last: int, mark: int, to: int, how: int, count: int) ->
     It is looked for in the slots up to the last one. Those with another mark are empty.
     """
     target, effect, slots = scratch[3], scratch[4], scratch[5]
-    slot = np.int64(mixed(mixed(FIRST, to), how) & np.uint64(last))
+    slot = np.int64(mixed_pair(FIRST, how, to) & np.uint64(last))
     while slots[slot] >> 32 == mark:
         group = np.int64(np.int32(slots[slot]))
         if target[group] == to and effect[group] == how:

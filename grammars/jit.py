@@ -70,6 +70,13 @@ def mixed(code: Any, item: Any) -> Any:
     return code ^ (code >> SHIFT)
 
 
+@inlined
+def mixed_pair(code: Any, one: Any, other: Any) -> Any:
+    """A hash with two more numbers of 32 bits in it, in half the time of one after the other."""
+    code = (code ^ (np.uint64(np.uint32(one)) << np.uint64(32) | np.uint64(np.uint32(other)))) * FACTOR
+    return code ^ (code >> np.uint64(32))
+
+
 @numba.njit(nogil=True)
 def sort(values: Any, count: int) -> None:
     """Sort the first values in place; numba's own sort takes longer to begin than to sort a few."""
