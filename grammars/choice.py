@@ -18,12 +18,14 @@ def choice(options: Iterable[str]) -> Grammar:
     """Exactly one of these texts, in UTF-8. An option may be empty, and may be given twice.
 
     Raises:
-        TypeError: an option is not a str, or the options are themselves a str.
+        TypeError: an option is not a str, or the options are themselves a str or nothing that lists them.
         Invalid: an option has lone surrogates, so that it is not a text.
         Unsatisfiable: there are no options.
     """
     if isinstance(options, str):
         raise TypeError("the options are a list of texts, not one text")
+    if not isinstance(options, Iterable):
+        raise TypeError(f"the options are a list of texts, not {type(options).__name__}")
     texts = list(options)
     for text in texts:
         if not isinstance(text, str):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sortition.grammars.errors import GrammarError, Unsatisfiable, Unsupported
+from sortition.grammars.choice import choice
+from sortition.grammars.errors import GrammarError, Invalid, Unsatisfiable, Unsupported
 from sortition.grammars.json_schema import json_schema
 from sortition.grammars.matcher import Matcher
 from sortition.grammars.oracle import Walk, allowed_tokens, read
@@ -90,6 +91,32 @@ def _set(matcher: Matcher) -> list[int]:
 def test_what_is_not_a_vocabulary_is_refused() -> None:
     with pytest.raises(TypeError, match="a grammar is compiled for a Vocabulary, not for a list"):
         regex("a").compile([b"a"])  # type: ignore[arg-type]
+
+
+OPTIONS = ["", "a", "ab", "a b", ".*", "[x]", r"\d", "\n", r"\n", "é", "e\u0301", "😀", '"', "True"]
+
+
+def test_a_choice_is_its_options_and_nothing_else() -> None:
+    grammar = choice(OPTIONS)
+    near = [each + more for each in OPTIONS for more in ("", "a", " ")] + [each[:-1] for each in OPTIONS]
+    assert [text for text in near if grammar.accepts(text) != (text in OPTIONS)] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ([], Unsatisfiable, "there are no options"),
+        (["a", None], TypeError, "an option is a str, not NoneType"),
+        ([b"a"], TypeError, "an option is a str, not bytes"),
+        ("abc", TypeError, "the options are a list of texts, not one text"),
+        (None, TypeError, "the options are a list of texts, not NoneType"),
+        (["\ud800"], Invalid, "lone surrogate"),
+    ],
+    ids=str,
+)
+def test_what_is_no_choice(options: object, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        choice(options)  # type: ignore[arg-type]
 
 
 def test_lone_surrogates_are_not_text() -> None:
