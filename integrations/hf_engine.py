@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from time import perf_counter
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging
 
 from sortition.grammars.vocabulary import Vocabulary
 from sortition.integrations.errors import InputError
@@ -35,8 +37,9 @@ class TransformersEngine:
         require_model(folder)
         device = job.device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+            with _no_bars():
+                self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+                model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
             self._model = model.eval().to(device)
         except (OSError, ValueError, RuntimeError) as problem:
             raise InputError(f"cannot load the model in {folder}: {one_line(problem)}") from problem
@@ -101,3 +104,15 @@ class TransformersEngine:
             )
         rows: list[list[int]] = output[:, width:].tolist()
         return rows
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Without the library's own progress bars, which would tear ours, or be one where none is wanted."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

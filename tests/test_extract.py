@@ -547,9 +547,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model.build(tmp_path_factory.mktemp("model"))
 
 
-def test_a_model_that_writes_nonsense_writes_valid_nonsense(model: Path) -> None:
+def test_a_model_that_writes_nonsense_writes_valid_nonsense(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     texts = ["a", "a longer one", "ü" * 20, "b", " "]
     extraction = extract(texts, DAY, model=model, prompt="{document}", batch_size=3, progress=False)
+    assert capsys.readouterr() == ("", "")
     assert [record.status for record in extraction.records] == ["ok"] * 4 + ["error"]
     assert [record.prompt_tokens for record in extraction.records[:4]] == [1, 12, 40, 1]
     for record in extraction.records[:4]:
