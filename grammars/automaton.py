@@ -227,11 +227,13 @@ def _with_sink(move: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def _reaching(move: NDArray[np.int32], accepting: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """bool [states]: whether an accepting state can be reached."""
-    before = predecessors([0, len(move)], [move])
+    first, sources = predecessors([0, len(move)], [move])
+    begin, source = first.tolist(), sources.tolist()
     alive = bytearray(accepting)
     waiting = np.flatnonzero(accepting).tolist()
     while waiting:
-        for state in before.get(waiting.pop(), ()):
+        target = waiting.pop()
+        for state in source[begin[target] : begin[target + 1]]:
             if not alive[state]:
                 alive[state] = True
                 waiting.append(state)

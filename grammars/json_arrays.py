@@ -18,7 +18,7 @@ from sortition.grammars.work import expect, meter
 Item: TypeAlias = Sequence[tuple[Expr, Counted]]
 """The ways to write an item of an array."""
 
-KINDS_PER_STEP: Final = 3
+KINDS_PER_STEP: Final = 2
 """Kinds of items that are counted in one step, for each way to write an item at each place."""
 
 

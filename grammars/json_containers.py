@@ -29,7 +29,9 @@ class Edges:
         if expr is NOTHING:
             return
         self._charge(EDGE_STEPS)
-        self.edges.append((self._number(source), expr, self._number(target)))
+        numbers = self.numbers
+        start = numbers.setdefault(source, len(numbers))
+        self.edges.append((start, expr, numbers.setdefault(target, len(numbers))))
 
     def add_all(self, source: object, onward: Iterable[tuple[Expr, object]]) -> None:
         """Add edges from a node, none of which is `NOTHING`: there may be a hundred thousand in an object."""

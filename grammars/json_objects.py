@@ -138,7 +138,8 @@ class _Ordered:
         open_ended = bool(shape.anywhere or shape.after)
         self._counting = Counting.of(shape.members, open_ended, shape.low, shape.high, bool(shape.wishes))
         expect(EDGE_STEPS * self._counting.top, "to count members")
-        self._comma = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
+        plain = concat(whitespace.before_comma, literal(b","), whitespace.after_comma)
+        self._commas: dict[int | None, Expr] = {None: plain}
         self._close = concat(whitespace.before_close, literal(b"}"))
         self._places = self._in_order()
 
@@ -204,7 +205,7 @@ class _Ordered:
         onward: _States = {}
         waiting = list(states)
         for count, done in waiting:
-            before, after = (self._node(side, place, count, done) for side in ("before", "after"))
+            before, after = self._node("before", place, count, done), self._node("after", place, count, done)
             if before in edges.finished:
                 continue
             edges.finished.add(before)
@@ -228,22 +229,28 @@ class _Ordered:
                     self._lead(before, EMPTY, "before", following, count, done.then(place.left_out), onward)
             if following is not None or place.undeclared:
                 # The next that must be there may follow.
-                most = counting.last_comma(max(place.needed - 1, 0), total)
-                edges.add(
-                    after, self._comma if most is None else counting_comma(most, self._whitespace), before
-                )
+                edges.add(after, self._comma(counting.last_comma(max(place.needed - 1, 0), total)), before)
         return onward
+
+    def _comma(self, most: int | None) -> Expr:
+        """A comma, which is at most the one of this number."""
+        found = self._commas.get(most)
+        if found is None:
+            found = self._commas[most] = counting_comma(most, self._whitespace)
+        return found
 
     def _lead(
         self, source: object, expr: Expr, side: str, place: _Place, count: int, done: Marks, reached: _States
     ) -> None:
         """Add an edge to a node, unless a wish is left that nothing can fulfil any more; note its state."""
-        past = self._every & ~place.pending
-        if not past & ~done.fulfilled:
+        if self._every:
+            past = self._every & ~place.pending
+            if past & ~done.fulfilled:
+                return
             # No later member may have the same key as those that fulfilled these wishes.
-            settled = Marks(done.kept | done.last & past, done.last & ~past)
-            reached[count, settled] = None
-            self._edges.add(source, expr, self._node(side, place, count, settled))
+            done = Marks(done.kept | done.last & past, done.last & ~past)
+        reached[count, done] = None
+        self._edges.add(source, expr, self._node(side, place, count, done))
 
     def _node(self, side: str, place: _Place, count: int, done: Marks) -> object:
         if done.kept == self._every:

@@ -129,6 +129,7 @@ class Nfa:
         test: of every node, the number of its test.
         tests: the distinct tests, `NO_TEST` first.
         productive: whether the end of its rule can be reached from a node.
+        closures: those that have been asked for.
     """
 
     def __init__(self, rules: Mapping[str, Expr], root: Expr) -> None:
@@ -151,9 +152,11 @@ class Nfa:
         self._set_number: dict[Ranges, int] = {}
         self._unit_set: dict[int, int] = {}
         self._rule_number = {ROOT: ROOT_RULE}
-        self._closures: dict[int, tuple[int, ...]] = {}
+        self.closures: dict[int, tuple[int, ...]] = {}
         # Rules are built one after the other: the first node of each also bounds those of the one before.
         self._first_node: list[int] = []
+        # How many nodes are charged for, and how many there may be.
+        self._charged, self._most = 0, 0
         expressions = {**rules, ROOT: root}
         with self.blaming():
             # Building a rule appends the rules that it calls.
@@ -165,7 +168,7 @@ class Nfa:
 
     def closure(self, node: int) -> tuple[int, ...]:
         """The productive nodes other than forks that are reached from `node` without reading, ascending."""
-        known = self._closures.get(node)
+        known = self.closures.get(node)
         if known is None:
             if self.kind[node] != FORK:
                 known = (node,) if self.productive[node] else ()
@@ -173,7 +176,7 @@ class Nfa:
                 reached, passed = self._reached(node, self.productive.__getitem__)
                 self._meter.charge(PASSED_STEPS * passed)
                 known = tuple(sorted(reached))
-            self._closures[node] = known
+            self.closures[node] = known
         return known
 
     @cached_property
@@ -227,6 +230,7 @@ class Nfa:
     def _build_rule(self, number: int, expr: Expr) -> None:
         first, first_fork = len(self.kind), len(self.forks)
         self._first_node.append(first)
+        self._charge_to(first)
         known = _KNOWN.find(expr, _Known)
         if known.block is None:
             end = self._node(END, number, -1)
@@ -236,6 +240,7 @@ class Nfa:
             known.before = True
         else:
             self._place(known.block, number)
+        self._charge_to(len(self.kind))
         self._meter.charge(RULE_STEPS + sum(map(len, self.forks[first_fork:])) // TARGETS_PER_STEP)
 
     def _block(self, first: int, first_fork: int, start: int) -> _Block | None:
@@ -268,7 +273,7 @@ class Nfa:
     def _place(self, block: _Block, rule: int) -> None:
         """Add the nodes of a rule that is known from before."""
         first, first_fork = len(self.kind), len(self.forks)
-        self._meter.charge(NODE_STEPS * len(block.kind))
+        self._charge_to(first + len(block.kind))
         numbers = [self._named(name, rule) for name in block.names]
         self.kind.extend(block.kind)
         self.label.extend([numbers[label] for label in block.label])
@@ -312,12 +317,19 @@ class Nfa:
 
     def _node(self, kind: int, label: int, following: int) -> int:
         number = len(self.kind)
-        self._meter.charge(NODE_STEPS)
+        if number >= self._most:
+            self._charge_to(number + 1)
         self.kind.append(kind)
         self.label.append(label)
         self.following.append(following)
         self.test.append(NO_TEST)
         return number
+
+    def _charge_to(self, nodes: int) -> None:
+        """Charge for nodes up to this one, and find out how many more there may be: one by one costs more."""
+        self._meter.charge(NODE_STEPS * (nodes - self._charged))
+        self._charged = nodes
+        self._most = nodes + self._meter.left // NODE_STEPS
 
     def _arc(self, label: int, following: int) -> int:
         node = self._arcs.get((label, following))
@@ -430,7 +442,9 @@ class Nfa:
         """The first nodes of the body once more, with a test."""
         number = self._test(Test(expr.step, expr.low, expr.high))
         first = self._build(expr.body, following)
-        nodes = self._reached(first, lambda _: True)[0] if self.kind[first] == FORK else {first}
+        if self.kind[first] != FORK:
+            return self._with_test(first, number)
+        nodes = self._reached(first, lambda _: True)[0]
         return self._fork(tuple([self._with_test(node, number) for node in sorted(nodes)]))
 
     def _with_test(self, node: int, test: int) -> int:

@@ -75,7 +75,7 @@ class _Covering:
             and all(self._others_hold(inner, members) for members in outer.members)
             and all(
                 self._follows(terms_of(inner, key), terms_of(outer, key))
-                for key in dict.fromkeys([*names, *more])
+                for key in (names if names == more else dict.fromkeys([*names, *more]))
             )
         )
 

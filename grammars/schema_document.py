@@ -29,6 +29,14 @@ from sortition.grammars.schema_scope import (
     named_places,
 )
 from sortition.grammars.schema_warnings import Ignored
+from sortition.grammars.work import charge
+
+ADDRESS_STEPS: Final = 150
+"""Steps that it takes to find the resource at an address."""
+
+ROUTE_STEPS: Final = 40
+"""Steps that each schema takes to be read on a route that dynamic references tell apart: where there is none,
+its object has been charged for."""
 
 _Inner: TypeAlias = list[tuple[tuple[str | int, ...], Any]]
 """The schemas inside a schema, as written, each with its path."""
@@ -154,6 +162,7 @@ class Document:
         """The resource at an address, as seen from a schema."""
         if not address:
             return schema.scope
+        charge(ADDRESS_STEPS)
         try:
             found = schema.scope.resolver.lookup(address)
         except referencing.exceptions.Unresolvable:
@@ -218,6 +227,8 @@ class Document:
 
     def _schema(self, raw: dict[str, Any], pointer: str, scope: Scope, inner: _Inner) -> Schema:
         """The schema of this content; the content of a schema inside is known by its identity."""
+        if scope.route:
+            charge(ROUTE_STEPS)
         schemas = {path: self._of(child, pointer_to(pointer, *path), scope) for path, child in inner}
         keywords = {
             keyword: value for keyword, value in raw.items() if self._counts(keyword, raw, scope.draft)

@@ -28,6 +28,9 @@ class Negation:
 NUMBER_STEPS: Final = 8
 """Steps that a number of a schema takes to be read as a fraction."""
 
+CONTAINER_STEPS: Final = 40
+"""Steps that an array or object of an `enum` takes to be read as facts, and to be told from others."""
+
 BITS_PER_STEP: Final = 16
 """Bits of a fraction that are read in one step."""
 
@@ -58,7 +61,7 @@ def hashed_once(cls: type[Held]) -> type[Held]:
     compare: Callable[[Any, object], bool] = cls.__eq__
 
     def kept(self: Any) -> int:
-        found: int | None = self.__dict__.get("_hash")
+        found: int | None = self._hash
         if found is None:
             found = self.__dict__["_hash"] = take(self)
         return found
@@ -66,6 +69,8 @@ def hashed_once(cls: type[Held]) -> type[Held]:
     def equal(self: Any, other: object) -> bool:
         return self is other or (type(other) is cls and kept(self) == kept(other) and compare(self, other))
 
+    # Of the class until it is asked for.
+    cls._hash = None  # type: ignore[attr-defined]
     cls.__hash__ = kept  # type: ignore[method-assign]
     cls.__eq__ = equal  # type: ignore[method-assign]
     return cls
@@ -307,7 +312,7 @@ class Objects:
     later: tuple[frozenset[str], ...] = ()
 
     def __and__(self, other: Objects) -> Objects | None:
-        if other == _ANY_OBJECT:
+        if other is _ANY_OBJECT or other == _ANY_OBJECT:
             return self
         low, high = max(self.low, other.low), _least(self.high, other.high)
         required, absent = joined(self.required, other.required), self.absent | other.absent
@@ -321,7 +326,8 @@ class Objects:
             low,
             high,
         )
-        return both._wishing(joined(self.wishes, other.wishes))
+        wishes = joined(self.wishes, other.wishes)
+        return both._wishing(wishes) if wishes else both
 
     @staticmethod
     def of_wish(wish: Wish) -> Objects | None:
@@ -455,9 +461,11 @@ def of_value(value: Any) -> Facts:
         case str():
             return Facts(string=Strings(values=(value,)))
         case list():
+            charge(CONTAINER_STEPS)
             first = tuple((of_value(each),) for each in value)
             return Facts(array=Arrays(first, (IMPOSSIBLE,), len(value), len(value)))
         case _:
+            charge(CONTAINER_STEPS)
             properties = tuple((name, (of_value(each),)) for name, each in value.items())
             members = Members(properties, (), (IMPOSSIBLE,))
             return Facts(object=Objects((members,), tuple(value)))

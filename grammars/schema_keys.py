@@ -35,6 +35,8 @@ def declared(objects: Objects) -> tuple[str, ...]:
 
 def in_order(names: Iterable[str], more: Iterable[str]) -> bool:
     """Whether all names are among more names, in the same order."""
+    if names == more:
+        return True
     rest = iter(more)
     return all(name in rest for name in names)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
+from operator import is_, itemgetter
 from typing import Final, TypeAlias, TypeVar
 
 from sortition.grammars.errors import GrammarError, Invalid, TooLarge
@@ -45,8 +46,11 @@ from sortition.grammars.work import charge, meter
 TERM_STEPS: Final = 80
 """Steps that it takes to expand a term."""
 
-TAKEN_STEPS: Final = 30
+TAKEN_STEPS: Final = 45
 """Steps that each term takes that is taken in on one way through the choices."""
+
+POSSIBLE_STEPS: Final = 15
+"""Steps that it takes to find out whether a value for some terms exists, beside making their cases."""
 
 ITEMS_LOOKED_AT: Final = 64
 """Items that are looked at to tell whether an array can exist; more would only find more reasons why not."""
@@ -75,7 +79,9 @@ class _Branch:
         """The facts, with the keys of objects in the order of their places."""
         if self.facts.object is None or len(self.members) <= 1:
             return self.facts
-        placed = (each for _, each in sorted(self.members, key=lambda pair: pair[0]))
+        placed = [each for _, each in sorted(self.members, key=itemgetter(0))]
+        if len(placed) == len(self.facts.object.members) and all(map(is_, placed, self.facts.object.members)):
+            return self.facts
         # What came of wishes has no place.
         members = tuple(dict.fromkeys([*placed, *self.facts.object.members]))
         if members == self.facts.object.members:
@@ -136,6 +142,9 @@ class Logic:
         A value exists if it can be built from values that exist: the least fixed point over everything that
         the terms require.
         """
+        known = self._possible.get(terms)
+        if known is not None:
+            return known
         requirements: dict[Terms, list[tuple[Terms, ...]]] = {}
         certain = True
         waiting = [terms]
@@ -143,6 +152,7 @@ class Logic:
             current = waiting.pop()
             if current in requirements or current in self._possible:
                 continue
+            charge(POSSIBLE_STEPS)
             try:
                 requirements[current] = _until_free(self._requirements(current))
             except _Unfinished:

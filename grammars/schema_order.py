@@ -22,6 +22,9 @@ from sortition.grammars.work import charge
 NAME_STEPS: Final = 1
 """Steps that a key takes in each set of objects that may have it."""
 
+SET_STEPS: Final = 20
+"""Steps that each set of objects takes beside those for its keys."""
+
 MOST_PAIRS: Final = 2_000
 """Pairs of keys of which one may follow the other, up to which branches have the keys of others, too.
 
@@ -82,7 +85,7 @@ def _with_others_later(
     together, and share one.
     """
     named = [frozenset(declared(each)) for each in sets]
-    charge(NAME_STEPS * sum(map(len, named)))
+    charge(SET_STEPS * len(sets) + NAME_STEPS * sum(map(len, named)))
     common, everything = named[0].intersection(*named), named[0].union(*named)
     told_apart = _told_apart(sets, named, cases)
     grouped = set(common)

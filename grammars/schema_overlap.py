@@ -19,6 +19,9 @@ from sortition.grammars.work import charge, meter
 OUTLINE_STEPS: Final = 3
 """Steps that it takes to look at an outline, or to compare two."""
 
+TAG_STEPS: Final = 10
+"""Steps that it takes to find the values of a tag, beside those for each."""
+
 CONSTANT_STEPS: Final = 1
 """Steps that each value takes to be told from others."""
 
@@ -157,6 +160,7 @@ def outlines(terms: Terms, cases: Cases) -> list[Outline]:
 
 def constants_of(terms: Terms, cases: Cases) -> frozenset[Constant] | None:
     """The values that fulfil terms, None if more than finitely many or containers do."""
+    charge(TAG_STEPS)
     values: set[Constant] = set()
     for facts in cases(terms):
         constants, types = _simple(facts)

@@ -106,15 +106,13 @@ class Telling:
     def _facts(self, ours: Facts, theirs: Facts) -> Told:
         if theirs is ANYTHING:
             return True
-        of_types: list[Told] = [
-            allowed
-            for there, allowed in (
-                (ours.null, theirs.null),
-                (ours.true, theirs.true),
-                (ours.false, theirs.false),
-            )
-            if there
-        ]
+        of_types: list[Told] = []
+        if ours.null:
+            of_types.append(theirs.null)
+        if ours.true:
+            of_types.append(theirs.true)
+        if ours.false:
+            of_types.append(theirs.false)
         for mine, yours in (
             (ours.number, theirs.number),
             (ours.string, theirs.string),

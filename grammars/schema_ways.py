@@ -7,13 +7,12 @@ Each way is a set of terms for the value together with what it does for these wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from itertools import combinations
 from math import ceil, floor
 from operator import or_
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from sortition.grammars.schema_assertions import DIFFERENT, opposite
 from sortition.grammars.schema_facts import Containing, Facts, Numbers, Strings, Terms, joined
@@ -28,8 +27,7 @@ Counted: TypeAlias = tuple[int, ...]
 Possible: TypeAlias = Callable[[Terms], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(NamedTuple):
     """Which wishes of an object a member fulfils, as bits.
 
     Attributes:
@@ -49,8 +47,14 @@ class Marks:
 
     def then(self, later: Marks) -> Marks:
         """What two members do, one after the other; `lost` has no meaning before the first."""
+        if later == NO_MARKS:
+            return self
         kept = self.kept | later.kept
         return Marks(kept, (self.last & ~later.lost | later.last) & ~kept)
+
+
+NO_MARKS: Final = Marks()
+"""A member that fulfils nothing, and undoes nothing."""
 
 
 def item_ways(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sortition.grammars.errors import GrammarError, Unsupported
-from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa, Test
+from sortition.grammars.nfa import ARC, CALL, ROOT_RULE, Nfa
 from sortition.grammars.partition import UnitClasses
 from sortition.grammars.work import meter
 
@@ -30,6 +30,9 @@ NESTED_STEPS: Final = 12
 UNION_STEPS: Final = 5
 """Steps that a union of closures takes beside those for its nodes."""
 
+NODES_PER_STEP: Final = 3
+"""Nodes of a closure of several nodes that are put in order in one step."""
+
 RETURN_STEPS: Final = 3
 """Steps that a return takes beside those for the rules that end."""
 
@@ -39,7 +42,7 @@ MOVES_PER_STEP: Final = 3
 CELLS_PER_STEP: Final = 16
 """Cells of all tables that there is room for in one step: some 40 bytes each, until the machine is ready."""
 
-TEST_STEPS: Final = 16
+TEST_STEPS: Final = 12
 """Steps that each outcome of a test takes beside those for the nodes."""
 
 Edge: TypeAlias = tuple[int, int]
@@ -194,8 +197,8 @@ class _Construction:
         self._returns: tuple[list[int], list[int], list[int]] = [], [], []
         self._unions: dict[tuple[int, ...], int] = {}
         self._entered_by: dict[tuple[int, ...], _Entered] = {}
-        # Whether sets of units, given by their numbers, have no class in common.
-        self._disjoint: dict[tuple[int, ...], bool] = {}
+        # Of sets of units, given by their numbers: which classes are in which of them, the lowest first.
+        self._overlaps: dict[tuple[int, ...], list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
         self._spend = meter().charge
         self._state_steps = STATE_STEPS + classes.count // CELLS_PER_STEP
         self._width = [len(of) for of in classes.of]
@@ -306,19 +309,18 @@ class _Construction:
     def _tested(self, nodes: tuple[int, ...], unit_class: int) -> Edge:
         """Where reading a unit of a class leads from these nodes, by the count: to a state that tests it."""
         nfa = self._nfa
-        numbers = {nfa.test[node] for node in nodes}
-        tests = {number: nfa.tests[number] for number in sorted(numbers)}
-        step = max(test.step for test in tests.values())
-        if any(tests[nfa.test[node]].step != step and nfa.counts(node) for node in nodes):
+        tested = [(node, *nfa.tests[nfa.test[node]]) for node in nodes]
+        step = max([test_step for _, test_step, _, _ in tested])
+        if any(test_step != step and nfa.counts(node) for node, test_step, _, _ in tested):
             raise different_counts()
-        bounds = {test.low for test in tests.values()}
-        bounds |= {test.high + 1 for test in tests.values() if test.high is not None}
+        bounds = {low for _, _, low, _ in tested}
+        bounds |= {high + 1 for _, _, _, high in tested if high is not None}
         cuts: list[int] = []
         edges: list[Edge] = []
         for count in [step, *sorted(bound for bound in bounds if bound > step)]:
-            held = {number for number, test in tests.items() if _holds(test, count)}
             self._spend(TEST_STEPS + len(nodes))
-            edge = self._edge([node for node in nodes if nfa.test[node] in held], unit_class)
+            held = [node for node, _, low, high in tested if low <= count and (high is None or count <= high)]
+            edge = self._edge(held, unit_class)
             if not edges or edge != edges[-1]:
                 edges.append(edge)
                 cuts.append(count)
@@ -352,17 +354,30 @@ class _Construction:
         for node in arcs:
             by_set.setdefault(label[node], []).append(following[node])
         sets = tuple(by_set)
-        disjoint = self._disjoint.get(sets)
-        if disjoint is None:
-            members = [classes_of[number] for number in sets]
-            disjoint = self._disjoint[sets] = sum(map(len, members)) == len(set().union(*members))
-        if disjoint:
-            return sorted([(classes_of[number], tuple(targets)) for number, targets in by_set.items()])
-        by_class: dict[int, list[int]] = {}
-        for node in arcs:
-            for unit_class in classes_of[label[node]]:
-                by_class.setdefault(unit_class, []).append(following[node])
-        return [((unit_class,), tuple(targets)) for unit_class, targets in sorted(by_class.items())]
+        overlaps = self._overlaps.get(sets)
+        if overlaps is None:
+            overlaps = self._overlaps[sets] = self._overlaps_of(sets)
+        followers = []
+        for classes, numbers in overlaps:
+            if len(numbers) == 1:
+                targets = by_set[numbers[0]]
+            elif len(numbers) == len(sets):
+                targets = [following[node] for node in arcs]
+            else:
+                targets = [following[node] for node in arcs if label[node] in numbers]
+            followers.append((classes, tuple(targets)))
+        return followers
+
+    def _overlaps_of(self, sets: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """The classes in any of these sets, by which of the sets they are in."""
+        members: dict[int, list[int]] = {}
+        for number in sets:
+            for unit_class in self._classes.of[number]:
+                members.setdefault(unit_class, []).append(number)
+        classes: dict[tuple[int, ...], list[int]] = {}
+        for unit_class in sorted(members):
+            classes.setdefault(tuple(members[unit_class]), []).append(unit_class)
+        return [(tuple(same), numbers) for numbers, same in classes.items()]
 
     def _union(self, nodes: tuple[int, ...]) -> int:
         state = self._unions.get(nodes)
@@ -375,7 +390,13 @@ class _Construction:
         """What is reached from all of these nodes, and some more nodes."""
         if len(nodes) == 1 and not more:
             return self._nfa.closure(nodes[0])
-        return tuple(sorted(set(more).union(*map(self._nfa.closure, nodes))))
+        try:
+            # Most were asked for before, which a call for each takes as long as all the rest to find out.
+            found = set(more).union(*map(self._nfa.closures.__getitem__, nodes))
+        except KeyError:
+            found = set(more).union(*map(self._nfa.closure, nodes))
+        self._spend(len(found) // NODES_PER_STEP)
+        return tuple(sorted(found))
 
     @cached_property
     def _of_root(self) -> bytearray:
@@ -470,7 +491,3 @@ class _Construction:
     def _note_returns(self, endings: list[int], sites: list[int], states: list[int]) -> None:
         for found, more in zip(self._returns, (endings, sites, states), strict=True):
             found.extend(more)
-
-
-def _holds(test: Test, count: int) -> bool:
-    return test.low <= count and (test.high is None or count <= test.high)

@@ -23,6 +23,7 @@ from sortition.grammars.subsets import (
     CELLS_PER_STEP,
     MOVES_PER_STEP,
     NESTED_STEPS,
+    NODES_PER_STEP,
     RETURN_STEPS,
     STATE_STEPS,
     TEST_STEPS,
@@ -250,6 +251,7 @@ def _joined(graph: Any, closures: Any, nodes: Any, size: int, found: Any, carrie
                 found[count] = node
                 count += 1
     if carried or size > 1:
+        _spend(tally, count // NODES_PER_STEP)
         sort(found, count)
     return count
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
+from traceback import clear_frames
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from sortition.grammars.cache import Cache
@@ -142,9 +143,24 @@ def metered(steps: int = 0, budget: int = BUDGET) -> Iterator[Meter]:
     token = _CURRENT.set(meter)
     try:
         with collector_paused():
-            yield meter
+            try:
+                yield meter
+            except TooLarge as error:
+                _let_go(error)
+                raise
     finally:
         _CURRENT.reset(token)
+
+
+def _let_go(error: TooLarge) -> None:
+    """Drop what was half made from the frames that an error goes through, which would keep it all in memory.
+
+    It may be hundreds of MiB, and the first search for garbage would go through it, for a fifth of a second.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        clear_frames(seen.__traceback__)
+        seen = seen.__context__
 
 
 def meter() -> Meter:
@@ -154,7 +170,7 @@ def meter() -> Meter:
 
 def charge(steps: int) -> None:
     """`Meter.charge`, for the grammar that is being made."""
-    meter().charge(steps)
+    (_CURRENT.get() or Meter()).charge(steps)
 
 
 def allow(budget: int) -> None:

@@ -407,6 +407,109 @@ INPUTS: Final[dict[str, Callable[[], so.Grammar]]] = {
             "additionalProperties": False,
         }
     ),
+    "contains of ranges": schema(
+        lambda: {
+            "allOf": [
+                {"contains": {"minimum": i * 10, "maximum": i * 10 + 15}, "minContains": 1, "maxContains": 3}
+                for i in range(7)
+            ]
+        }
+    ),
+    "120 resources that refer to each other": schema(
+        lambda: {
+            "$id": "http://x/root",
+            "$ref": "http://x/0",
+            "$defs": {
+                f"d{i}": {
+                    "$id": f"http://x/{i}",
+                    "$anchor": f"a{i}",
+                    "properties": {
+                        f"p{j}": {"$ref": f"http://x/{(i + j) % 120}#a{(i + j) % 120}"} for j in range(12)
+                    },
+                }
+                for i in range(120)
+            },
+        }
+    ),
+    "25 resources with a dynamic anchor": schema(
+        lambda: {
+            "$id": "http://x/root",
+            "$dynamicAnchor": "n",
+            "$ref": "http://x/0",
+            "$defs": {
+                f"d{i}": {
+                    "$id": f"http://x/{i}",
+                    "$dynamicAnchor": "n",
+                    "properties": {f"p{j}": {"$ref": f"http://x/{(i + j + 1) % 25}"} for j in range(4)},
+                    "items": {"$dynamicRef": "#n"},
+                }
+                for i in range(25)
+            },
+        }
+    ),
+    "40 objects of 20 to 30 of 40 keys": schema(
+        lambda: {
+            "properties": {
+                f"o{i}": {
+                    "properties": {f"k{i} {j}": {} for j in range(40)},
+                    "minProperties": 20,
+                    "maxProperties": 30,
+                    "additionalProperties": False,
+                }
+                for i in range(40)
+            }
+        }
+    ),
+    "anyOf of multiples between bounds": schema(
+        lambda: {
+            "anyOf": [
+                {"type": "integer", "multipleOf": prime, "minimum": prime * 100, "maximum": 10**9 + prime}
+                for prime in (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
+            ]
+        }
+    ),
+    "oneOf of 300 objects with 60 tags": schema(
+        lambda: {
+            "oneOf": [
+                {
+                    "type": "object",
+                    "properties": {f"t{j}": {"const": i * j} for j in range(60)},
+                    "required": [f"t{j}" for j in range(60)],
+                }
+                for i in range(300)
+            ]
+        }
+    ),
+    "borders of words in a repeat": lambda: so.regex(r"(\b\w+\b\W*){1,200}"),
+    "13 counted keys in any order": lambda: so.json_schema(
+        {
+            "properties": {f"k{i}": {"type": "string"} for i in range(13)},
+            "minProperties": 13,
+            "additionalProperties": False,
+        },
+        any_order=True,
+    ),
+    "not an enum of 600 objects": schema(lambda: {"not": {"enum": [{"a": i} for i in range(600)]}}),
+    "chain of 200 keys that need others": schema(
+        lambda: {
+            "dependentSchemas": {
+                f"k{i}": {"required": [f"k{i + 1}"], "properties": {f"k{i + 1}": {"type": "integer"}}}
+                for i in range(200)
+            }
+        }
+    ),
+    "300 objects with tags in any order": lambda: so.json_schema(
+        {
+            "anyOf": [
+                {
+                    "properties": {f"a{i}": {}, f"b{i}": {}, "c": {"const": i}},
+                    "required": [f"a{i}", "c"],
+                }
+                for i in range(300)
+            ]
+        },
+        any_order=True,
+    ),
     "alternatives of gaps": lambda: so.regex(
         "|".join(f".*{chr(97 + i)}.{{{i}}}{chr(98 + i)}.*" for i in range(14))
     ),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sortition.grammars import partition
 from sortition.grammars.automaton import Automaton
 from sortition.grammars.errors import Invalid, TooLarge
 from sortition.grammars.expr import (
@@ -143,7 +144,14 @@ def test_hostile_expressions_are_refused(expr: Expr) -> None:
 )
 def test_partition_equals_the_slow_one(case: tuple[list[list[int]], list[int]]) -> None:
     rows, first = case
-    fast = coarsest_partition(np.array(first), [np.array(rows, dtype=np.int64)])
+    arguments = np.array(first), [np.array(rows, dtype=np.int64)]
+    fast = coarsest_partition(*arguments)
+    with pytest.MonkeyPatch.context() as patched:
+        # All that are affected at once, as where they are many, and then one by one.
+        patched.setattr(partition, "FEW_AFFECTED", 0)
+        assert np.array_equal(coarsest_partition(*arguments), fast)
+        patched.setattr(partition, "FEW_AFFECTED", len(rows) // 2)
+        assert np.array_equal(coarsest_partition(*arguments), fast)
     labels = list(first)
     for _ in rows:
         keys = [(labels[i], *(labels[t] if t >= 0 else -1 for t in row)) for i, row in enumerate(rows)]

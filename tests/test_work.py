@@ -6,6 +6,7 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from traceback import walk_tb
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from sortition.grammars import json_schema as lowering
 from sortition.grammars.errors import TooLarge
 from sortition.grammars.json_strings import finite
 from sortition.grammars.machine import Machine
+from sortition.grammars.nfa import Nfa
 from sortition.grammars.work import BUDGET, charge, kept, metered
 
 SCHEMAS: list[Any] = [
@@ -93,6 +95,20 @@ def test_more_than_the_budget_is_refused() -> None:
         assert meter.left < 0
     with metered(BUDGET), pytest.raises(TooLarge):
         _letter("z")
+
+
+def test_what_is_refused_is_not_kept_by_its_error() -> None:
+    with pytest.raises(TooLarge) as caught:
+        so.regex(".*a.{20}").machine  # noqa: B018
+    error: BaseException | None = caught.value
+    frames = []
+    while error is not None:
+        frames += [frame for frame, _ in walk_tb(error.__traceback__)]
+        error = error.__context__
+    inside = [frame for frame in frames if frame.f_code.co_filename == Nfa.closure.__code__.co_filename]
+    inside += [frame for frame in frames if frame.f_code is Machine.of.__code__]
+    assert inside
+    assert not any(frame.f_locals for frame in inside)
 
 
 @pytest.mark.parametrize("any_order", [False, True])
