@@ -45,11 +45,7 @@ class _Text:
         over = lost or self._over
         if not over:
             fit(mask, self._matcher.allowed(), width)
-        may_end = over or self._matcher.can_end
-        let_end(mask, self._end_tokens, may_end)
-        if not (may_end or mask.any()):
-            # A text that the depth limit has stranded (see `liveness.py`) has nothing but its end.
-            let_end(mask, self._end_tokens, True)
+        let_end(mask, self._end_tokens, over or self._matcher.can_end)
         return mask
 
 

@@ -67,8 +67,8 @@ class Constraint:
     """The grammars of a batch: what they allow at a position, and how a token moves it.
 
     A row without a grammar is free and is left alone. End tokens are eligible exactly where the text may end,
-    whatever else they stand for, and after one of them only end tokens are. A token that is not allowed makes
-    its row dead: from there on it can only end. A negative token reads nothing.
+    whatever else they stand for, and where nothing else is left; after one of them only end tokens are. A
+    token that is not allowed makes its row dead: from there on it can only end. A negative token reads nothing.
 
     Args:
         tables: the grammars, numbered from 0; all compiled for one vocabulary.
@@ -217,7 +217,9 @@ class Constraint:
             padded = free.expand(-1, width - arena.vocabulary_size)
             eligible = torch.cat([eligible, padded], dim=1)
         ends = self._ends(end_tokens).expand(len(free), -1)
-        # A text that the depth limit has stranded (see `liveness.py`) has nothing but its end, either.
+        eligible = eligible.scatter(1, ends, free.expand_as(ends))
+        # A text has nothing but its end, too, if the depth limit has stranded it (see `liveness.py`), or if
+        # only tokens that end it could go on.
         stranded = position.walking & ~eligible.any(1)
         may_end = self.can_end(position) | position.finished | position.dead | stranded
         return eligible.scatter(1, ends, (may_end[:, None] | free).expand_as(ends))

@@ -134,7 +134,7 @@ class HostConstraint(Constraint):
                 reader = self._reader(grammar)
                 state, count, stack, _ = place
                 fit(mask, reader.mask(state, count, stack), width)
-                may_end = reader.can_end(state, stack) or not mask.any()
+                may_end = reader.can_end(state, stack)
             let_end(mask, ends, may_end)
             yield row, mask
 
@@ -147,11 +147,17 @@ def fit(mask: Mask, allowed: Mask, width: int) -> None:
         mask[-1] &= np.uint32((1 << width % 32) - 1)
 
 
-def let_end(mask: Mask, end_tokens: Iterable[int], may_end: bool) -> None:
-    """Whether end tokens are in a mask."""
-    for token in end_tokens:
+def let_end(mask: Mask, end_tokens: Sequence[int], may_end: bool) -> None:
+    """Have end tokens in a mask where the text may end, and where nothing else is left; see `Constraint`."""
+    _set(mask, end_tokens, may_end)
+    if not (may_end or mask.any()):
+        _set(mask, end_tokens, True)
+
+
+def _set(mask: Mask, tokens: Iterable[int], eligible: bool) -> None:
+    for token in tokens:
         word, bit = token >> 5, np.uint32(1 << (token & 31))
-        mask[word] = mask[word] | bit if may_end else mask[word] & ~bit
+        mask[word] = mask[word] | bit if eligible else mask[word] & ~bit
 
 
 def constraint_on(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from models import vocabulary
 
+import sortition as so
 from sortition.grammars.errors import GrammarError
 from sortition.grammars.machine import Machine
 from sortition.grammars.matcher import Matcher
@@ -257,6 +258,21 @@ def test_end_tokens(kind: Kind) -> None:
     # An end token where the text may not end is wrong.
     early = constraint.step(constraint.start(torch.tensor([0])), torch.tensor([first]))
     assert early.dead.tolist() == [True]
+
+
+def test_a_text_that_only_end_tokens_could_go_on_ends(kind: Kind) -> None:
+    vocabulary = Vocabulary.of([b"a", b"b", b""], end_tokens=[2])
+    table = so.regex("ab").compile(vocabulary)
+    constraint = kind([table])
+    for ends, texts in ([1], [[0], [1]]), ([0, 2], [[0, 2]]):
+        tokens = torch.tensor(ends)
+        position = constraint.start(torch.tensor([0]))
+        assert eligible(constraint, position, tokens) == texts[:1]
+        if len(texts) > 1:
+            position = constraint.step(position, torch.tensor(texts[0]), tokens)
+            assert eligible(constraint, position, tokens) == texts[1:]
+            # It has not been read to its end, which is counted.
+            assert constraint.step(position, tokens, tokens).dead.tolist() == [True]
 
 
 def test_end_tokens_are_checked(kind: Kind) -> None:
