@@ -68,7 +68,8 @@ class Constraint:
 
     A row without a grammar is free and is left alone. End tokens are eligible exactly where the text may end,
     whatever else they stand for, and where nothing else is left; after one of them only end tokens are. A
-    token that is not allowed makes its row dead: from there on it can only end. A negative token reads nothing.
+    token that is not allowed makes its row dead: from there on it can only end. A negative token reads
+    nothing.
 
     Args:
         tables: the grammars, numbered from 0; all compiled for one vocabulary.
