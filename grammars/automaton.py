@@ -130,7 +130,7 @@ class Automaton:
 
     def intersect(self, other: Automaton) -> Automaton:
         """The words in both languages."""
-        return self._product(other, np.logical_and)
+        return self._product(other, np.logical_and, (True, True))
 
     def union(self, other: Automaton) -> Automaton:
         """The words in either language."""
@@ -138,7 +138,7 @@ class Automaton:
 
     def difference(self, other: Automaton) -> Automaton:
         """The words in this language and not in the other."""
-        return self._product(other, lambda ours, theirs: ours & ~theirs)
+        return self._product(other, lambda ours, theirs: ours & ~theirs, (True, False))
 
     def complement(self) -> Automaton:
         """All words over the alphabet that are not in the language."""
@@ -184,8 +184,12 @@ class Automaton:
         self,
         other: Automaton,
         accept: Callable[[NDArray[np.bool_], NDArray[np.bool_]], NDArray[np.bool_]],
+        needed: tuple[bool, bool] = (False, False),
     ) -> Automaton:
-        """Both automata side by side, each with one more state for "no longer possible"."""
+        """Both automata side by side, each with one more state for "no longer possible".
+
+        Where that is the state of one that is needed, nothing is followed any more.
+        """
         if self.size != other.size:
             raise ValueError("the two languages are over different alphabets")
         boundaries = np.union1d(self.boundaries, other.boundaries)
@@ -194,14 +198,20 @@ class Automaton:
         pairs, unit_class = np.unique(ours * other.move.shape[1] + theirs, return_inverse=True)
         our_class, their_class = np.divmod(pairs, max(other.move.shape[1], 1))
         our_move, their_move = _with_sink(self.move)[:, our_class], _with_sink(other.move)[:, their_class]
+        sinks = len(self.move), len(other.move)
         width = len(other.move) + 1
+        nowhere = sinks[0] * width + sinks[1]
         number: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
         frontier = number
         rows = []
         index = {0: 0}
         while len(frontier):
             charge(ROUND_STEPS + len(frontier) * (PAIR_STEPS + len(unit_class) // CELLS_PER_STEP))
-            targets = our_move[frontier // width].astype(np.int64) * width + their_move[frontier % width]
+            our_targets, their_targets = our_move[frontier // width], their_move[frontier % width]
+            targets = our_targets.astype(np.int64) * width + their_targets
+            for sink, reached, is_needed in zip(sinks, (our_targets, their_targets), needed, strict=True):
+                if is_needed:
+                    targets[reached == sink] = nowhere
             rows.append(targets)
             fresh = [key for key in dict.fromkeys(targets.ravel().tolist()) if key not in index]
             for key in fresh:

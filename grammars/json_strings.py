@@ -269,12 +269,15 @@ def _counts(
 @kept(CACHED_SETS)
 def _conditions(patterns: _Named, formats: _Named, excluded: frozenset[str]) -> Automaton:
     """The strings that fulfil all patterns and formats."""
-    automaton = any_string()
-    for text, wanted in patterns:
-        found = _pattern(text)
-        automaton = automaton.intersect(found) if wanted else automaton.difference(found)
-    for text, wanted in formats:
-        automaton = automaton.intersect(_format(text, wanted))
+    unwanted = [_pattern(text) for text, wanted in patterns if not wanted]
+    # What narrows most comes first.
+    parts = [_pattern(text) for text, wanted in patterns if wanted]
+    parts += [_format(text, wanted) for text, wanted in formats]
+    automaton, *others = sorted(parts, key=len) or [any_string()]
+    for each in others:
+        automaton = automaton.intersect(each)
+    for each in sorted(unwanted, key=len):
+        automaton = automaton.difference(each)
     return automaton.difference(_finite(tuple(sorted(excluded)))) if excluded else automaton
 
 

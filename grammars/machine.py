@@ -31,8 +31,12 @@ from sortition.grammars.expr import Expr
 from sortition.grammars.nfa import ROOT_RULE, Nfa, rules_without_words
 from sortition.grammars.partition import UnitClasses, distinct_columns, joined_by_successors
 from sortition.grammars.subsets import Subsets, subsets
+from sortition.grammars.work import charge
 
 Ints = NDArray[np.int32]
+
+RETURNS_PER_STEP: Final = 64
+"""Cells of the table of returns that are looked at in one step."""
 
 ENDLESS: Final = (1 << 31) - 1
 """More than any frame counts to."""
@@ -167,12 +171,34 @@ def _padded(rows: Sequence[tuple[int, ...]]) -> Ints:
 
 
 def successors_of(found: Subsets) -> tuple[Ints, list[Ints]]:
-    """States and, after them, call sites, for `coarsest_partition`: their kinds, and what follows them."""
-    states, sites = len(found.move), found.returns.shape[1]
-    kinds = np.concatenate([2 * found.ending + 2 + found.accepting, np.full(sites, -1, np.int32)])
-    kinds[:states] = np.where(found.test >= 0, -2 - found.test, kinds[:states])
-    call = np.where(found.call >= 0, found.call + np.int32(states), np.int32(-1))
-    return kinds, [np.hstack([found.move, call]), found.returns.T]
+    """States and, after them, call sites, for `coarsest_partition`: their kinds, and what follows them.
+
+    Most classes push the same in all states, and most endings never come back to a site: neither is looked at
+    more than once.
+    """
+    states = len(found.move)
+    charge(found.returns.size // RETURNS_PER_STEP)
+    of_sites, after = _without_gaps(found.returns)
+    kinds = np.concatenate([2 * found.ending + 2 + found.accepting, -1 - len(found.tests) - of_sites])
+    kinds[:states] = np.where(found.test >= 0, -1 - found.test, kinds[:states])
+    call = found.call[:, distinct_columns(found.call)[0]]
+    call = np.where(call >= 0, call + np.int32(states), np.int32(-1))
+    return kinds.astype(np.int32), [np.hstack([found.move, call]), after]
+
+
+def _without_gaps(returns: Ints) -> tuple[Ints, Ints]:
+    """For each site, a number for the endings that come back to it, and the states after them."""
+    endings, site = np.nonzero(returns >= 0)
+    order = np.argsort(site, kind="stable")
+    endings, site = endings[order], site[order]
+    counts = np.bincount(site, minlength=returns.shape[1])
+    last = np.cumsum(counts)
+    after = np.full((len(counts), int(counts.max(initial=0))), -1, np.int32)
+    after[site, np.arange(len(site)) - (last - counts)[site]] = returns[endings, site]
+    numbers: dict[bytes, int] = {}
+    bounds = zip((last - counts).tolist(), last.tolist(), strict=True)
+    kinds = [numbers.setdefault(endings[i:j].tobytes(), len(numbers)) for i, j in bounds]
+    return np.array(kinds, np.int32), after
 
 
 def _first_of_each(labels: Ints) -> NDArray[np.int64]:

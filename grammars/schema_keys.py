@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
 
 from sortition.grammars.automaton import Automaton
@@ -187,8 +187,12 @@ def _by_pattern(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton
         for members in objects.members:
             terms = joined(terms, members.additional)
         return [(None, terms)]
-    parts: list[tuple[Automaton, frozenset[Source]]] = [(any_string().difference(finite(names)), frozenset())]
-    for source in sources:
+    first, *others = sources
+    parts = [
+        (pattern(first), frozenset([first])),
+        (language(Strings(patterns=(replace(first, wanted=False),))), frozenset()),
+    ]
+    for source in others:
         found = pattern(source)
         parts = [
             (keys, fulfilled)
@@ -199,7 +203,12 @@ def _by_pattern(objects: Objects, names: frozenset[str]) -> list[tuple[Automaton
             )
             if not keys.is_empty
         ]
-    return [(keys, _terms_where(objects, fulfilled)) for keys, fulfilled in parts]
+    # Names come last: they are many more than what patterns tell apart.
+    return [
+        (keys, _terms_where(objects, fulfilled))
+        for every, fulfilled in parts
+        if not (keys := every.difference(finite(names))).is_empty
+    ]
 
 
 def _terms_in(members: Members, name: str) -> Terms:

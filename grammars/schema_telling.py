@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias
 
 from sortition.grammars.schema_document import Schema
 from sortition.grammars.schema_facts import ANYTHING, Facts, Negation, Objects, Sign, Term, Terms, Wish
-from sortition.grammars.schema_keys import Cases, terms_of
+from sortition.grammars.schema_keys import Cases
 from sortition.grammars.work import charge
 
 TOLD_STEPS: Final = 12
@@ -19,6 +19,9 @@ TOLD_STEPS: Final = 12
 
 MEMBER_STEPS: Final = 4
 """Steps that it takes to look at the value of a member or of a sign."""
+
+KNOWN_STEPS: Final = 2
+"""Steps more for each schema that may say something of it."""
 
 KEY_STEPS: Final = 1
 """Steps that it takes to see whether a key must be there."""
@@ -202,10 +205,15 @@ class Telling:
 
     def _known(self, objects: Objects, name: str) -> Terms:
         """The plain terms for the value of a key."""
-        if any(members.patterns for members in objects.members):
-            return ()
-        charge(len(objects.members))
-        return tuple(term for term in terms_of(objects, name) if self._is_plain(term))
+        charge(KNOWN_STEPS * len(objects.members))
+        known: dict[Term, None] = {}
+        for members in objects.members:
+            if members.patterns:
+                return ()
+            for term in members.by_name.get(name, members.additional):
+                if self._is_plain(term):
+                    known[term] = None
+        return tuple(known)
 
     def _is_plain(self, term: Term) -> bool:
         """Whether a term speaks of no values inside the value."""
