@@ -35,7 +35,7 @@ from sortition.grammars.work import charge
 
 Ints = NDArray[np.int32]
 
-RETURNS_PER_STEP: Final = 64
+RETURNS_PER_STEP: Final = 128
 """Cells of the table of returns that are looked at in one step."""
 
 ENDLESS: Final = (1 << 31) - 1
