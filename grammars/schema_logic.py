@@ -58,6 +58,9 @@ ITEMS_LOOKED_AT: Final = 64
 OVERLAP_STEPS: Final = 4
 """Steps that it takes to ask whether two branches of `oneOf` overlap, beside making values."""
 
+_EVERY: Final = True, True, True, ANYTHING.number, ANYTHING.string, ANYTHING.array
+"""What facts say of types of which every value is allowed."""
+
 _Set = TypeVar("_Set", Numbers, Strings)
 Trail: TypeAlias = "tuple[Term, Trail] | None"
 """The terms that led to a term, nearest first."""
@@ -264,18 +267,21 @@ class Logic:
                 return looped
             branch.facts = self._telling.narrowed(branch.facts)
             waiting, branch.choices = branch.choices, []
-            for choice, trail, place in waiting:
+            for index, (choice, trail, place) in enumerate(waiting):
                 open_ones = self._open_ones(branch.facts, choice, trail, len(waiting) > 1)
                 if open_ones is None:
                     continue
-                if len(open_ones) == 1:
-                    todo = [(term, trail, (*place, i)) for i, term in enumerate(open_ones[0])]
-                    branch.todo.extend(reversed(todo))
-                else:
-                    branch.choices.append((open_ones, trail, place))
                 if not open_ones:
                     branch.facts = IMPOSSIBLE
                     return None
+                if len(open_ones) > 1:
+                    branch.choices.append((open_ones, trail, place))
+                    continue
+                # What it says may decide the others.
+                todo = [(term, trail, (*place, i)) for i, term in enumerate(open_ones[0])]
+                branch.todo.extend(reversed(todo))
+                branch.choices += waiting[index + 1 :]
+                break
             if not branch.todo:
                 return None
 
@@ -411,13 +417,28 @@ class Logic:
         """For each branch of `oneOf`: it holds, and every branch that may overlap with it does not."""
         branches = listed(schema, "oneOf")
         meeting: list[list[Schema]] = [[] for _ in branches]
-        for i, j in overlapping([self._outlines(branch) for branch in branches]):
+        pairs = overlapping([self._outlines(branch) for branch in branches])
+        # What nothing else narrows and both allow every value of a type need not be asked.
+        is_open = pairs and all(term == ANYTHING for term in context)
+        free = [self._free(branch) if is_open else 0 for branch in branches]
+        for i, j in pairs:
             charge(OVERLAP_STEPS)
-            if self.possible((*context, *terms(branches[i]), *terms(branches[j]))):
+            if free[i] & free[j] or self.possible((*context, *terms(branches[i]), *terms(branches[j]))):
                 meeting[i].append(branches[j])
                 meeting[j].append(branches[i])
         for branch, others in zip(branches, meeting, strict=True):
             yield (*terms(branch), *(Negation(other) for other in others))
+
+    def _free(self, schema: Schema) -> int:
+        """The types, as bits, of which every value fulfils a schema that can be told so far."""
+        if self._outlines(schema) is None:
+            return 0
+        free = 0
+        for facts in self.cases(terms(schema)):
+            parts = facts.null, facts.true, facts.false, facts.number, facts.string, facts.array
+            for bit, (part, every) in enumerate(zip(parts, _EVERY, strict=True)):
+                free |= (part == every) << bit
+        return free
 
     def _outlines(self, schema: Schema) -> list[Outline] | None:
         if schema not in self._outlined:
