@@ -408,6 +408,12 @@ class Facts:
             self.object and other.object and self.object & other.object,
         )
 
+    @property
+    def has_one_type(self) -> bool:
+        """Whether all values are of one type."""
+        parts = self.null, self.true or self.false, self.number, self.string, self.array, self.object
+        return sum(map(bool, parts)) == 1
+
     def __bool__(self) -> bool:
         """Whether any type is left."""
         return bool(

@@ -277,11 +277,12 @@ class Logic:
                 if len(open_ones) > 1:
                     branch.choices.append((open_ones, trail, place))
                     continue
-                # What it says may decide the others.
                 todo = [(term, trail, (*place, i)) for i, term in enumerate(open_ones[0])]
                 branch.todo.extend(reversed(todo))
-                branch.choices += waiting[index + 1 :]
-                break
+                if not branch.facts.has_one_type:
+                    # That it leaves only objects decides most of the others.
+                    branch.choices += waiting[index + 1 :]
+                    break
             if not branch.todo:
                 return None
 
