@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -33,6 +34,14 @@ from sortition.grammars.schema_keywords import TYPES, Draft, leave
 DIFFERENT: Final = 1_024
 """Sets of values that an array may have had if all its items must differ, each a state of the array: those of
 10 values, or of 44 in arrays of up to two."""
+
+REPEATS: Final = 32
+"""Repeats of a class of characters beyond which they are counted, as lengths are."""
+
+_REPEATED_CLASS: Final = re.compile(
+    r"(\^(?:\[(?:[^\]\\]|\\.)*\]|\\[dDsSwW]|\.))\{(\d{1,9})(,(\d{1,9})?)?\}\$", re.DOTALL
+)
+"""A pattern that is one class of characters, so many times: what it begins with, and its bounds."""
 
 _NEUTRAL: Final = frozenset(
     [
@@ -175,8 +184,29 @@ def _strings(schema: Schema, formats: bool) -> Strings | None:
     low, high = int(keywords.get("minLength", 0)), _count(keywords.get("maxLength"))
     if high is not None and low > high:
         return None
-    patterns = (Source(keywords["pattern"], True, schema),) if "pattern" in keywords else ()
+    patterns: tuple[Source, ...] = ()
+    if "pattern" in keywords:
+        text, least, most = _counted_pattern(keywords["pattern"])
+        low, high = max(low, least), most if high is None else high if most is None else min(high, most)
+        if high is not None and low > high:
+            return None
+        patterns = (Source(text, True, schema),)
     return Strings(low, high, patterns, _formats(schema, True) if formats else ())
+
+
+def _counted_pattern(text: str) -> tuple[str, int, int | None]:
+    """A pattern, and how many characters it asks for beside what it still says.
+
+    Many repeats of one class are left to the count, which costs nothing, however many they are.
+    """
+    found = _REPEATED_CLASS.fullmatch(text)
+    if found:
+        begin, least, several, most = found.groups()
+        low = int(least)
+        high = low if several is None else int(most) if most else None
+        if low <= (low if high is None else high) and max(low, high or 0) > REPEATS:
+            return f"{begin}*$", low, high
+    return text, 0, None
 
 
 def _formats(schema: Schema, wanted: bool) -> tuple[Source, ...]:

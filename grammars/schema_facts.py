@@ -92,11 +92,12 @@ class Source:
 
     @property
     def keyword(self) -> str:
-        """The keyword that it is the text of."""
+        """The keyword that it is the text of, of a pattern maybe without its bounds."""
         keywords = self.schema.keywords
-        return next(
-            (each for each in ("pattern", "format") if keywords.get(each) == self.text), "patternProperties"
-        )
+        if keywords.get("format") == self.text:
+            return "format"
+        listed = self.text in keywords.get("patternProperties", ())
+        return "patternProperties" if listed and keywords.get("pattern") != self.text else "pattern"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sortition.grammars.automaton import Automaton
+from sortition.grammars.errors import GrammarError, Invalid, Unsatisfiable
 from sortition.grammars.expr import alternative, concat, literal, repeat, star
 from sortition.grammars.json_lengths import Lengths
 from sortition.grammars.json_schema import json_schema
@@ -132,3 +133,50 @@ def test_strings_that_do_not_exist_are_not_begun() -> None:
     walk = Walk(json_schema({"type": "array", "items": none}).machine)
     assert walk.advance(ord("["))
     assert not walk.advance(ord('"')) and walk.advance(ord("]")) and walk.can_end
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shortest", "longest"),
+    [
+        ("^.{1,5000}$", 1, 5_000),
+        (r"^[a-c\]\"]{33}$", 33, 33),
+        (r"^\w{40,}$", 40, None),
+        ("^[^]{0,65536}$", 0, 65_536),
+    ],
+)
+def test_repeats_of_a_class_cost_nothing(pattern: str, shortest: int, longest: int | None) -> None:
+    grammar = json_schema({"type": "string", "pattern": pattern})
+    assert len(grammar.machine) < 50
+    for length in {
+        0,
+        max(0, shortest - 1),
+        shortest,
+        shortest + 1,
+        5_000,
+        longest or 100,
+        (longest or 100) + 1,
+    }:
+        fits = length >= shortest and (longest is None or length <= longest)
+        assert grammar.accepts(json.dumps("a" * length)) == fits, length
+
+
+def test_repeats_meet_other_bounds() -> None:
+    """What a pattern counts and what `maxLength` does are one, and patterns that are none stay so."""
+    narrow = json_schema({"type": "string", "pattern": "^[ab]{2,90}$", "maxLength": 3})
+    texts = ["a", "ab", "aba", "abab", "ac"]
+    assert [narrow.accepts(json.dumps(text)) for text in texts] == [False, True, True, False, False]
+    with pytest.raises(Unsatisfiable, match="no value can be valid"):
+        _ = json_schema({"type": "string", "pattern": "^[ab]{40}$", "maxLength": 3}).machine
+    with pytest.raises(Invalid, match="wrong order"):
+        json_schema({"pattern": "^.{99,1}$"})
+    with pytest.raises(GrammarError, match="at /properties/a: 'pattern'"):
+        _ = json_schema({"properties": {"a": {"pattern": r"^[\p{Foo}]{40}$"}}}).machine
+    opposite = json_schema({"type": "string", "not": {"pattern": "^[ab]{2,40}$"}})
+    assert [opposite.accepts(json.dumps(text)) for text in [*texts, "a" * 41]] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
